@@ -239,7 +239,7 @@ static void report(const shape *s, double peak) {
 static shape shape_of(const char *cell, int64_t batch, int64_t hidden, int64_t steps, int64_t in) {
     shape s = {rm_op_find(cell), batch, hidden, steps, in, 4, 0};
     if (!s.op || !s.op->on[REMAT_ON_CPU].packed_bytes)
-        fprintf(stderr, "no such cell: %s (lstm, gru or rnn_tanh)\n", cell), exit(2);
+        fprintf(stderr, "no such cell: %s (lstm, gru, rnn_tanh or rnn_relu)\n", cell), exit(2);
     s.gates = !strcmp(cell, "lstm") ? 4 : !strcmp(cell, "gru") ? 3 : 1;
     return s;
 }

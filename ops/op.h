@@ -167,7 +167,7 @@ typedef struct {
     int64_t heads;
 } rm_rwkv7_attr; /* default: 1 */
 
-/* Recurrent ops (lstm, gru, rnn_tanh): inputs x, w_ih, w_hh, b_ih, b_hh.
+/* Recurrent ops (lstm, gru, rnn_tanh, rnn_relu): inputs x, w_ih, w_hh, b_ih, b_hh.
  * x (tau,B,C) real: the input projection is x w_ih^T, w_ih (G*H,C).
  * x (tau,B) I32:    the embedding is folded in: the slot of w_ih holds a TABLE (V,G*H), and its row x[t,b] is the
  *                   projection. The gradient of the table is a scatter-add in a fixed order. */

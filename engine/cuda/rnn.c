@@ -42,14 +42,15 @@ typedef struct layer {
     uint64_t matrix[2 * MOST_GATES], bias[2 * MOST_GATES]; /* offsets in the weight space; gates of x, then of h */
 } layer;
 
-enum { LSTM, GRU, RNN_TANH, CELLS };
+enum { LSTM, GRU, RNN_TANH, RNN_RELU, CELLS };
 static const struct {
     const char *op, *name;
     cudnnRNNMode_t mode;
     int gates; /* in the same order here and in cuDNN: i f g o; r z n */
 } cells[CELLS] = {[LSTM] = {"lstm", "lstm_cudnn", CUDNN_LSTM, 4},
                   [GRU] = {"gru", "gru_cudnn", CUDNN_GRU, 3},
-                  [RNN_TANH] = {"rnn_tanh", "rnn_tanh_cudnn", CUDNN_RNN_TANH, 1}};
+                  [RNN_TANH] = {"rnn_tanh", "rnn_tanh_cudnn", CUDNN_RNN_TANH, 1},
+                  [RNN_RELU] = {"rnn_relu", "rnn_relu_cudnn", CUDNN_RNN_RELU, 1}};
 
 /* A tile whose reserve space is kept. before: bytes of its buffer before the space. The buffer's address may change
  * when it comes back from the host. */

@@ -16,7 +16,7 @@ typedef struct rm_cuda_rnns rm_cuda_rnns;
 remat_status rm_cuda_rnns_create(rm_device *device, rm_cuda_rnns **out);
 void rm_cuda_rnns_free(rm_cuda_rnns *rnns); /* NULL allowed; no call may be pending */
 
-/* rm_device_api.variant: lstm, gru and rnn_tanh on float inputs get a descriptor if cuDNN is used. */
+/* rm_device_api.variant: lstm, gru, rnn_tanh and rnn_relu on float inputs get a descriptor if cuDNN is used. */
 remat_status rm_cuda_rnn_variant(rm_device *device, const remat_op *op, const remat_desc *x, const int64_t tau[2],
                                  rm_variant *out);
 

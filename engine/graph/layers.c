@@ -45,6 +45,10 @@ remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, 
                            remat_value b_hh) {
     return BUILD("rnn_tanh", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
 }
+remat_value remat_rnn_relu(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh, remat_value b_ih,
+                           remat_value b_hh) {
+    return BUILD("rnn_relu", x.id, w_ih.id, w_hh.id, b_ih.id, b_hh.id);
+}
 remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, remat_value reset) {
     return BUILD("linear_scan", a.id, b.id, reset.id);
 }

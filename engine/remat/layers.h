@@ -41,8 +41,10 @@ remat_value remat_lstm_projected(remat_graph *graph, remat_value x, remat_value 
 /* w_ih (3H,C), w_hh (3H,H), biases (3H); gates r, z, n. */
 remat_value remat_gru(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
                       REMAT_OPTIONAL remat_value b_ih, REMAT_OPTIONAL remat_value b_hh);
-/* w_ih (H,C), w_hh (H,H), biases (H). */
+/* w_ih (H,C), w_hh (H,H), biases (H). PyTorch's nn.RNN; remat_rnn_relu: its nonlinearity="relu", whose gradient at 0 is 0. */
 remat_value remat_rnn_tanh(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
+                           REMAT_OPTIONAL remat_value b_ih, REMAT_OPTIONAL remat_value b_hh);
+remat_value remat_rnn_relu(remat_graph *graph, remat_value x, remat_value w_ih, remat_value w_hh,
                            REMAT_OPTIONAL remat_value b_ih, REMAT_OPTIONAL remat_value b_hh);
 /* y[t] = a[t] y[t-1] + b[t], element-wise; a and b (T,B,..). Where reset (T,B) is above 0, y[t] = b[t]. */
 remat_value remat_linear_scan(remat_graph *graph, remat_value a, remat_value b, REMAT_OPTIONAL remat_value reset);

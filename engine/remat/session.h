@@ -52,8 +52,8 @@ typedef struct {
     size_t struct_bytes;     /* sizeof(remat_config) */
     const char *device;      /* "cpu"; "cuda": one NVIDIA GPU; "null": computes nothing, counts everything */
     const char *precision;   /* precision of matrix products' operands: "fp32"; on "cuda" also "tf32" (10-bit mantissa)
-                                and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh
-                                (MISSING for a network without these). "null" accepts all. Sums and stored values are
+                                and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and
+                                the rnns (MISSING for a network without these). "null" accepts all. Sums and stored values are
                                 fp32 */
     const char *rnn_kernels; /* kernels of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32, tf32; no lean
                                 plans, no folded embedding; docs/notes/cuda.md); bits differ. NULL, "auto": "remat" */

@@ -1,4 +1,4 @@
-/* cpu/cell.h: code shared by the cells (lstm.c, gru.c, rnn_tanh.c): the initial values of a row's sums, and the storing
+/* cpu/cell.h: code shared by the cells (lstm.c, gru.c, plain_rnn.h): the initial values of a row's sums, and the storing
  * of its gates. Sums are those of one row and one block of units, x w_ih^T + h w_hh^T + biases. */
 #ifndef RM_CPU_CELL_H
 #define RM_CPU_CELL_H

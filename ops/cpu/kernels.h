@@ -166,7 +166,7 @@ typedef struct {
 
 const rm_cell_kernels *rm_cell_kernels_get(void);
 int64_t rm_cell_cache_bytes(void); /* size of a core's second-level cache on this machine */
-/* All compiled tables, narrowest first, then those that round the operands of lstm, gru and rnn_tanh products to bf16,
+/* All compiled tables, narrowest first, then those that round the operands of the products of cells.def to bf16,
  * which rm_cell_kernels_get never selects. NULL if this processor lacks the instructions, or past the end. For tests
  * and benchmarks: rm_cell_kernels_use sets the table that rm_cell_kernels_get returns from now on (NULL: the best). Do
  * not call it while other threads compute; weights must be packed again. */

@@ -192,7 +192,7 @@ static inline void copy_units(const view *v, float *to, const float *from) {
 
 /* ---- Cells ------------------------------------------------------------------------------------------- */
 
-/* A cell's arithmetic, for a timestep or some of its rows at a time. lstm.c, gru.c and rnn_tanh.c define one each; the
+/* A cell's arithmetic, for a timestep or some of its rows at a time. lstm.c, gru.c and rnn_*.c define one each; the
  * passes are independent of the cell. */
 struct cell_row {
     /* This thread's units of timestep t: h, and the values that the cell saves. */

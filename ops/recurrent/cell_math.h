@@ -1,6 +1,6 @@
 /* cell_math.h: the mathematics of one unit of the recurrent cells, shared by their definitions in C (lstm.c, gru.c)
  * and their CUDA kernels (NAME.cu). The fast CPU kernels compute the same in vectors (ops/cpu). A plain RNN only needs
- * tanh and its derivative (activation.h).
+ * an activation and its derivative (activation.h).
  *
  * Forward and rebuild must give the same bits (remat_op.h, rules). A compiler may fuse a product and a sum in one
  * function but not in another, which rounds differently. Expressions that both compute therefore use real_fma

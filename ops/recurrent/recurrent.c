@@ -1,4 +1,4 @@
-/* recurrent.c: code shared by lstm, gru and rnn_tanh (recurrent.h): shapes, costs, and the loops that their
+/* recurrent.c: code shared by the ops of cells.def (recurrent.h): shapes, costs, and the loops that their
  * readable definitions have in common, in float and in double. call.c calls the fast kernels. */
 #include "ops/real.h"
 

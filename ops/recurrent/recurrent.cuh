@@ -1,4 +1,4 @@
-/* recurrent.cuh: code shared by the CUDA kernels of lstm, gru and rnn_tanh. NAME.cu has the kernels of a unit, which differ.
+/* recurrent.cuh: code shared by the CUDA kernels of lstm, gru and plain RNNs. NAME.cu has the kernels of a unit, which differ.
  *
  *   forward    gates = x w_ih^T, one product for all rows of the tile (or rows of the table);
  *              for each timestep: gates[t] += h w_hh^T, one product, and one kernel that computes gates and h from the sums.
@@ -10,7 +10,7 @@
  *
  * Columns of `gates`, in units of H. The part of x of gate g is in column (g + shift) mod G, that of h in g + shift:
  *
- *                  lstm            gru             rnn_tanh
+ *                  lstm            gru             plain RNNs
  *     columns     i  f  g  o      n  r  z  q       h
  *     x w_ih^T    0  1  2  3      2  0  1          0       rows of w_ih, in units of H
  *     h w_hh^T    0  1  2  3         0  1  2       0       rows of w_hh

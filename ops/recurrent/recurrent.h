@@ -1,4 +1,4 @@
-/* recurrent.h: code shared by lstm, gru and rnn_tanh: their inputs, shapes, costs, the parts of their definitions that
+/* recurrent.h: code shared by lstm, gru, rnn_tanh and rnn_relu: their inputs, shapes, costs, the parts of their definitions that
  * do not depend on the cell, and calls of the fast kernels in ops/cpu. Each cell's equations are in its own file.
  * `real` is the precision of the file that includes this (real.h).
  *
@@ -95,7 +95,7 @@ void rm_recurrent_pack(const rm_cell_kernels *kernels, rm_cell cell, const remat
  * if it really has. */
 void rm_recurrent_pretend_last(unsigned meeting);
 void rm_recurrent_forward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
-/* recomputes aux as forward left it; not for rnn_tanh, which has none */
+/* recomputes aux as forward left it; not for plain RNNs, which have none */
 void rm_recurrent_rebuild(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 void rm_recurrent_backward(const rm_cell_kernels *kernels, rm_cell cell, const remat_call *call);
 
@@ -137,7 +137,7 @@ bool rm_recurrent_in_bf16(rm_cell cell, remat_op *out);
         }                                                                                                              \
     }
 
-/* ---- What the three descriptors share --------------------------------------------------------------- */
+/* ---- What the descriptors share --------------------------------------------------------------- */
 
 /* Defines the functions of a descriptor that only add the cell's name, given without quotes. A cell without aux has no
  * rebuild. */

@@ -1015,6 +1015,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_lstm_projected": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_gru": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_rnn_tanh": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
+    "remat_rnn_relu": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),
     "remat_linear_scan": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_min_gru": (remat_value, [c.c_void_p, remat_value]),
     "remat_min_lstm": (remat_value, [c.c_void_p, remat_value]),

@@ -77,8 +77,12 @@ class Builders:
         return self._build("gru", x, w_ih, w_hh, b_ih, b_hh)
 
     def rnn_tanh(self, x: Value, w_ih: Value, w_hh: Value, b_ih: Value | None = None, b_hh: Value | None = None) -> Value:
-        """w_ih (H,C), w_hh (H,H), biases (H)."""
+        """w_ih (H,C), w_hh (H,H), biases (H). PyTorch's nn.RNN; rnn_relu: its nonlinearity="relu", whose gradient at 0 is 0."""
         return self._build("rnn_tanh", x, w_ih, w_hh, b_ih, b_hh)
+
+    def rnn_relu(self, x: Value, w_ih: Value, w_hh: Value, b_ih: Value | None = None, b_hh: Value | None = None) -> Value:
+        """w_ih (H,C), w_hh (H,H), biases (H). PyTorch's nn.RNN; rnn_relu: its nonlinearity="relu", whose gradient at 0 is 0."""
+        return self._build("rnn_relu", x, w_ih, w_hh, b_ih, b_hh)
 
     def linear_scan(self, a: Value, b: Value, reset: Value | None = None) -> Value:
         """y[t] = a[t] y[t-1] + b[t], element-wise; a and b (T,B,..). Where reset (T,B) is above 0, y[t] = b[t]."""
@@ -518,7 +522,7 @@ class Config(TypedDict, total=False):
     """Settings of a session, by remat_config's names.
 
     device: "cpu"; "cuda": one NVIDIA GPU; "null": computes nothing, counts everything
-    precision: precision of matrix products' operands: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and rnn_tanh (MISSING for a network without these). "null" accepts all. Sums and stored values are fp32
+    precision: precision of matrix products' operands: "fp32"; on "cuda" also "tf32" (10-bit mantissa) and "bf16" (7-bit); on a CPU with AVX512_BF16 also "bf16", for lstm, gru and the rnns (MISSING for a network without these). "null" accepts all. Sums and stored values are fp32
     rnn_kernels: kernels of recurrent layers: "remat"; on "cuda" also "cudnn" (fp32, tf32; no lean plans, no folded embedding; docs/notes/cuda.md); bits differ. None, "auto": "remat"
     threads: 0: OMP_NUM_THREADS, else the processors that the affinity mask and the container's quota (cgroups) allow. Sessions do not divide processors among the ranks of a host: `remat launch` sets OMP_NUM_THREADS to each rank's share, and torchrun sets it to 1. Set it yourself if mpirun or srun does not bind ranks to processors
     seed: random seed for initial parameters and dropout

@@ -45,6 +45,7 @@ CELLS = {
     "LSTM": Cell("lstm", 4, 2, True),
     "GRU": Cell("gru", 3, 1, True),
     "RNN_TANH": Cell("rnn_tanh", 1, 1, True),
+    "RNN_RELU": Cell("rnn_relu", 1, 1, True),
     "MIN_GRU": Cell("min_gru", 2, 1, False),
 }
 

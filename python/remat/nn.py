@@ -306,17 +306,15 @@ class GRU(_Recurrent):
 
 
 class RNN(_Recurrent):
-    """torch.nn.RNN with nonlinearity="tanh"."""
-
-    mode = "RNN_TANH"
+    """torch.nn.RNN."""
 
     def __init__(self, *args: Any, nonlinearity: str = "tanh", **keywords: Any) -> None:
         given = list(args)
         if len(given) > 3 and isinstance(given[3], str):
             nonlinearity = given.pop(3)
-        if nonlinearity != "tanh":
-            raise ValueError(f"nonlinearity is {nonlinearity!r}; remat.nn.RNN supports only 'tanh': use torch.nn.RNN")
-        self.nonlinearity = nonlinearity
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
+        self.nonlinearity, self.mode = nonlinearity, f"RNN_{nonlinearity.upper()}"
         super().__init__(*given, **keywords)
 
 

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -60,7 +61,7 @@ def seed():
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN, partial(nn.RNN, nonlinearity="relu")])
 def test_language_models_have_pytorchs_gradients(layer, batch_first):
     shape = (B, T) if batch_first else (T, B)
     step = check(LanguageModel(layer, batch_first), per_token, tokens(*shape), tokens(*shape), memory_budget="1MiB")

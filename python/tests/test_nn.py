@@ -23,6 +23,7 @@ KINDS = [
     ("LSTM", {"num_layers": 2, "bidirectional": True}),
     ("GRU", {"num_layers": 2, "bidirectional": True, "bias": False, "batch_first": True}),
     ("RNN", {"num_layers": 3, "batch_first": True}),
+    ("RNN", {"num_layers": 2, "bidirectional": True, "nonlinearity": "relu"}),
 ]  # fmt: skip
 
 
@@ -535,8 +536,8 @@ def test_two_ranks_of_distributed_data_parallel(tmp_path):
     [
         (lambda: remat.nn.LSTM(C, H, proj_size=3), "proj_size is 3"),
         (lambda: remat.nn.LSTM(C, H, dtype=torch.float64), "float64"),
-        (lambda: remat.nn.RNN(C, H, nonlinearity="relu"), "relu"),
-        (lambda: remat.nn.RNN(C, H, 1, "relu"), "relu"),
+        (lambda: remat.nn.RNN(C, H, nonlinearity="gelu"), "'gelu'; it must be 'tanh' or 'relu'"),
+        (lambda: remat.nn.RNN(C, H, 1, "gelu"), "'gelu'"),
         (lambda: remat.nn.LSTM(C, H, segments=4, memory_budget="1MiB"), "segments"),
         (lambda: remat.nn.LSTM(C, H)(torch.randn(3, 2, C).double()), "float64"),
         (lambda: remat.nn.LSTM(C, H)(torch.randn(3, 2, C, device="meta")), "meta"),

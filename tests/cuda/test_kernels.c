@@ -204,13 +204,16 @@ static void do_not(void *stream, void (*work)(void *), const void *context, size
 }
 static void do_not_multiply(const rm_cuda_queue *queue, const rm_cuda_product *product) { (void)queue, (void)product; }
 
-static bool asks_alike(remat_kernel *kernel, const remat_call *a, const remat_call *b) {
+static bool ask_alike(remat_kernel *one, remat_kernel *another, const remat_call *a, const remat_call *b) {
     unsigned char first[sizeof asked];
-    kernel(a);
+    one(a);
     size_t bytes = asked_bytes;
     memcpy(first, asked, bytes);
-    kernel(b);
+    another(b);
     return bytes == asked_bytes && !memcmp(first, asked, bytes);
+}
+static bool asks_alike(remat_kernel *kernel, const remat_call *a, const remat_call *b) {
+    return ask_alike(kernel, kernel, a, b);
 }
 
 /* A cell's call, whose data are not read. All addresses differ. */
@@ -234,11 +237,15 @@ static remat_call call_of(int64_t gates, bool folded, const rm_cuda_queue *queue
     return c;
 }
 
+static const struct {
+    const char *name;
+    int64_t gates;
+} cells[] = {{"lstm", 4}, {"gru", 3}, {"rnn_tanh", 1}, {"rnn_relu", 1}};
+enum { CELLS = sizeof cells / sizeof *cells };
+
 /* Recorded timesteps are launched again for a call with the same key. The key must differ if anything differs on which
  * the launches depend. It must be equal if only the tile differs: its place in memory, and its time. */
 START_TEST(recording_keys_contain_all_dependencies) {
-    static const char *const name[] = {"lstm", "gru", "rnn_tanh"};
-    static const int64_t gates[] = {4, 3, 1};
     static const size_t depends[] = {offsetof(remat_call, x[2].data),        offsetof(remat_call, x[3].data),
                                      offsetof(remat_call, x[4].data),        offsetof(remat_call, fixed),
                                      offsetof(remat_call, x[0].desc.dim[0]), offsetof(remat_call, x[0].desc.dim[1])};
@@ -258,10 +265,10 @@ START_TEST(recording_keys_contain_all_dependencies) {
                                      offsetof(remat_call, t0),
                                      offsetof(remat_call, key.step)};
     const rm_cuda_queue queue = {.multiply = do_not_multiply, .begin = keep_key};
-    const remat_op *op = rm_op_find(name[_i / 4]);
+    const remat_op *op = rm_op_find(cells[_i / 4].name);
     bool folded = _i % 2, back = _i / 2 % 2;
     remat_kernel *kernel = rm_op_kernel(op, REMAT_ON_CUDA, back ? REMAT_BACKWARD : REMAT_FORWARD);
-    remat_call call = call_of(gates[_i / 4], folded, &queue), other = call;
+    remat_call call = call_of(cells[_i / 4].gates, folded, &queue), other = call;
     rm_emulate_by(do_not);
     for (size_t i = 0; i < sizeof depends / sizeof *depends; i++) {
         other = call;
@@ -274,6 +281,12 @@ START_TEST(recording_keys_contain_all_dependencies) {
         *(uint64_t *)((char *)&other + differs[i]) += 64;
         ck_assert_msg(asks_alike(kernel, &call, &other), "%s, %d: the key depends on member %d of the call", op->name,
                       _i % 4, (int)differs[i]);
+    }
+    for (int i = 0; i < CELLS; i++) {
+        remat_kernel *of_other =
+            rm_op_kernel(rm_op_find(cells[i].name), REMAT_ON_CUDA, back ? REMAT_BACKWARD : REMAT_FORWARD);
+        if (of_other == kernel || cells[i].gates != cells[_i / 4].gates) continue;
+        ck_assert_msg(!ask_alike(kernel, of_other, &call, &call), "%s has the keys of %s", op->name, cells[i].name);
     }
     other = call; /* no product without a state, or without a needed gradient of it */
     *(back ? &other.dstate_in[0].data : &other.state_in[0].data) = NULL;
@@ -613,7 +626,7 @@ int main(void) {
     tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 12);
     tcase_add_loop_test(ops, embedding_gradients_add_rows_in_order, 0, 5);
     tcase_add_loop_test(ops, every_shape_is_rebuilt, 0, 2);
-    tcase_add_loop_test(ops, recording_keys_contain_all_dependencies, 0, 12);
+    tcase_add_loop_test(ops, recording_keys_contain_all_dependencies, 0, 4 * CELLS);
     tcase_add_loop_test(rest, optimizers_match_the_cpu, 0, rm_n_optimizers);
     tcase_add_test(rest, sums_of_squares_have_double_precision);
     tcase_add_loop_test(rest, hashes_match_the_definition, 0, COMPARED);

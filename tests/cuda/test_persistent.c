@@ -13,9 +13,9 @@
 #include "tests/suite.h"
 #include "ops/check/op_run.h"
 
-static const char *const cell_name[] = {"lstm", "gru", "rnn_tanh"};
-static const int cell_gates[] = {4, 3, 1};
-enum { CELLS = 3, B_IH = 1, B_HH = 2, STATES = 4 };
+static const char *const cell_name[] = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
+static const int cell_gates[] = {4, 3, 1, 1};
+enum { CELLS = 4, B_IH = 1, B_HH = 2, STATES = 4 };
 
 /* in 0: the embedding is folded. clusters: their number on the GPU; the comments say how many sequences share one. */
 typedef struct {

@@ -312,8 +312,9 @@ static remat_value random_layer(net *n, bool timed) {
     case 24:
         return scanned(n);
     default:
-        return reset_at(
-            n, reset, remat_rnn_tanh(g, pick(n), param(n, 2, c, c), param(n, 2, c, c), REMAT_NONE, param(n, 1, c, 1)));
+        return reset_at(n, reset,
+                        (draw(3) ? remat_rnn_tanh : remat_rnn_relu)(g, pick(n), param(n, 2, c, c), param(n, 2, c, c),
+                                                                    REMAT_NONE, param(n, 1, c, 1)));
     }
 }
 

@@ -156,6 +156,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_lstm(NULL, none, none, none, none, none).id == 0)                                                          \
     X(remat_gru(NULL, none, none, none, none, none).id == 0)                                                           \
     X(remat_rnn_tanh(NULL, none, none, none, none, none).id == 0)                                                      \
+    X(remat_rnn_relu(NULL, none, none, none, none, none).id == 0)                                                      \
     X(remat_buffer(NULL, "y", 1, dim, remat_init_zero()).id == 0)                                                      \
     X(remat_batch_norm(NULL, none, none, none, none, none, 0.1, 1e-5, true).id == 0)                                   \
     X(remat_conv2d(NULL, none, none, none, NULL, NULL, NULL, 1).id == 0)                                               \

@@ -2,7 +2,7 @@
  * one tile, in microseconds per timestep, with and without recorded launches, and products and element-wise kernels
  * alone.
  *
- *     gpu_test_cells [--device=cuda] [--small] [--cell=lstm|gru|rnn_tanh] [--batch=B] [--hidden=H] [--precision=fp32|tf32|bf16]
+ *     gpu_test_cells [--device=cuda] [--small] [--cell=lstm|gru|rnn_tanh|rnn_relu] [--batch=B] [--hidden=H] [--precision=fp32|tf32|bf16]
  *                    [--tile=timesteps]
  *     gpu_test_cells --list [--small]
  *

@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum { T = 12, B = 2, MOST = 256 * 8 };
-static const char *const cells[] = {"lstm", "gru", "rnn"};
+static const char *const cells[] = {"lstm", "gru", "rnn", "rnn_relu"};
 
 typedef struct {
     rm_model model;

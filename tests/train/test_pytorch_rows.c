@@ -14,13 +14,16 @@
 
 static const struct {
     const char *row;           /* how its first cell begins */
-    const char *network[3][2]; /* a line of shapes.txt, and flags; NULL after the last */
+    const char *network[4][2]; /* a line of shapes.txt, and flags; NULL after the last */
     const char *tests;         /* "FOLDER/FILE FOLDER/FILE" */
 } rows[] = {
     {"`torch.utils.checkpoint`", {{NULL}}, "engine/test_bits.c"},
     {"`nn.LSTM`, `nn.GRU`, `nn.RNN`",
-     {{"lstm", TEXT "--model=lstm"}, {"gru", TEXT "--model=gru"}, {"rnn", TEXT "--model=rnn"}},
-     "engine/test_golden.c"},
+     {{"lstm", TEXT "--model=lstm"},
+      {"gru", TEXT "--model=gru"},
+      {"rnn", TEXT "--model=rnn"},
+      {"rnn", TEXT "--model=rnn_relu"}},
+     "engine/test_golden.c ops/test_cells.c"},
     {"`nn.LSTM(proj_size=P)`; `bias=False`; `bidirectional=True`",
      {{"lstm proj_size", TEXT "--model=lstm --proj-size=5"},
       {"lstm bias=False", TEXT "--model=lstm --no-bias"},

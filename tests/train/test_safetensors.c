@@ -71,7 +71,7 @@ START_TEST(array_names_identify_resnets) {
     ck_assert_int_lt(n, (int)sizeof header);
     uint8_t file[8 + sizeof header] = {(uint8_t)n, (uint8_t)(n >> 8)};
     memcpy(file + 8, header, (size_t)n);
-    ck_ok(rm_model_recognise(make_file("x", file, 8 + (size_t)n), &found));
+    ck_ok(rm_model_recognise(make_file("x", file, 8 + (size_t)n), NULL, &found));
     const char *wanted = resnets[_i].model;
     ck_assert_str_eq(found.model ? found.model : "none", wanted ? wanted : "none");
     if (wanted) ck_assert_str_eq(found.flag[0].value, resnets[_i].filter == 3 ? "cifar" : "imagenet");

@@ -82,6 +82,20 @@ START_TEST(weights_identify_their_model) {
 }
 END_TEST
 
+/* rnn and rnn_relu have the same arrays. */
+START_TEST(given_model_is_preferred_to_another_with_its_arrays) {
+    const char *text = make_text("text", 4096), *data = "--seq-len=16 --batch=2 --threads=1 --steps=1";
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/st/step-00000001/model.safetensors", scratch());
+    ck_runs("train --data=%s %s --model=rnn_relu --layers=1 --hidden=8 --save=%s", text, data, in_scratch("st"));
+    ck_runs("train --data=%s %s %s", text, data, init);
+    ck_says_all(program_output, "rnn, 1 x 8: ");
+    ck_runs("train --data=%s %s %s --model=rnn_relu", text, data, init);
+    ck_says_all(program_output, "rnn_relu, 1 x 8: ");
+    ck_refuses(2, "--model=gru|rnn", "train --data=%s %s %s --model=gru", text, data, init);
+}
+END_TEST
+
 /* Weights of image models also identify the model, its task and its sizes. */
 static const char *const image_models[][2] = {{"mlp", "--layers=3 --hidden=5"},
                                               {"cnn", ""},
@@ -224,6 +238,7 @@ int main(void) {
     tcase_add_test(tests, bidirectional_models_are_saved_and_resumed);
     tcase_add_test(tests, a_projected_lstm_is_saved_and_resumed);
     tcase_add_test(tests, weights_identify_their_model);
+    tcase_add_test(tests, given_model_is_preferred_to_another_with_its_arrays);
     tcase_add_loop_test(tests, weights_identify_their_image_model, 0, 4);
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
     tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 12);

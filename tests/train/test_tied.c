@@ -100,7 +100,7 @@ END_TEST
 static bool is_untied(const char *path) {
     bool untied = false;
     rm_model_found found;
-    ck_ok(rm_model_recognise(path, &found));
+    ck_ok(rm_model_recognise(path, NULL, &found));
     ck_assert_str_eq(found.model, "gpt2");
     for (int i = 0; i < found.n; i++) untied = untied || !strcmp(found.flag[i].flag, "no-tie");
     return untied;

@@ -63,15 +63,17 @@ void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes) {
         snprintf(out, bytes, "%s", family->tied && rm_model_is_tied(spec) ? family->tied : family->head);
 }
 
-remat_status rm_model_recognise(const char *path, rm_model_found *out) {
+remat_status rm_model_recognise(const char *path, const char *wanted, rm_model_found *out) {
     rm_safetensors file;
+    const model *first = wanted ? find_model(wanted) : NULL;
     *out = (rm_model_found){0};
     remat_status status = rm_safetensors_open(path, &file);
-    for (int i = 0; i < MODELS && !status && !out->model; i++) {
+    for (int i = first ? -1 : 0; i < MODELS && !status && !out->model; i++) {
+        const model *m = i < 0 ? first : &models[i];
         *out = (rm_model_found){0};
-        if (!models[i].family->recognise(models[i].name, &file, out)) continue;
-        out->model = models[i].name;
-        status = rm_found_by_hub_config(out, models[i].family->hub_keys, path);
+        if (!m->family->recognise(m->name, &file, out)) continue;
+        out->model = m->name;
+        status = rm_found_by_hub_config(out, m->family->hub_keys, path);
     }
     rm_safetensors_free(&file);
     return status;

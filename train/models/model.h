@@ -61,9 +61,10 @@ void rm_model_list(const char *trait, char *out, size_t bytes); /* those that ar
 /* Writes the prefix of the last layer's parameter names, "head." or "fc.", to `out`. The model must exist. */
 void rm_model_head(const rm_model_spec *spec, char *out, size_t bytes);
 
-/* Finds the model of a weight file, and its flags, as far as names and shapes determine them (family.h). */
+/* Finds the model of a weight file, and its flags, as far as names and shapes determine them (family.h). `wanted`, if not
+ * NULL, is preferred to other models that have the same arrays. */
 typedef struct rm_model_found rm_model_found;
-remat_status rm_model_recognise(const char *path, rm_model_found *out);
+remat_status rm_model_recognise(const char *path, const char *wanted, rm_model_found *out);
 
 /* T = spec->window, or spec->data.timesteps. Inputs: 0 "input"; with_loss also 1 "target", then the batch's other fields (batch.h) that
  * the model reads; seq2seq has these even without a loss. Free *out even on errors. */

@@ -13,7 +13,10 @@ static const struct {
     const char *name;
     recurrent_builder *build;
     int64_t gates, states;
-} cells[] = {{"lstm", remat_lstm, 4, 2}, {"gru", remat_gru, 3, 1}, {"rnn", remat_rnn_tanh, 1, 1}};
+} cells[] = {{"lstm", remat_lstm, 4, 2},
+           {"gru", remat_gru, 3, 1},
+           {"rnn", remat_rnn_tanh, 1, 1},
+           {"rnn_relu", remat_rnn_relu, 1, 1}};
 enum { CELLS = sizeof cells / sizeof cells[0] };
 
 static int find_cell(const char *name) {

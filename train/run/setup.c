@@ -71,7 +71,7 @@ static remat_status learn_answers(rm_options *o, int64_t outputs) {
 remat_status rm_setup_init(rm_options *o) {
     rm_model_found found;
     if (!o->init) return REMAT_OK;
-    TRY(rm_model_recognise(o->init, &found));
+    TRY(rm_model_recognise(o->init, rm_options_given(o, "model") ? o->model.name : NULL, &found));
     if (!found.model) return REMAT_OK;
     TRY(rm_options_learn(o, "model", found.model, o->init));
     TRY(learn_task(o, &found));

@@ -741,8 +741,6 @@ def recurrent(
     t: Translator, x: Any, states: Sequence[Any], weights: Sequence[Any], lengths: Any, mode: str, bias: bool,
     layers: int, dropout: float, bidirectional: bool, batch_first: bool, projection: int,
 ) -> Any:  # fmt: skip
-    if mode == "RNN_RELU":
-        raise Refused("nn.RNN(nonlinearity='relu'); use tanh")
     dims = dims_of(x)
     time, batch = (dims[1], dims[0]) if batch_first else (dims[0], dims[1])
     p = t.plain(t.as_sequence(x, time, batch))
@@ -786,7 +784,8 @@ def cell(t: Translator, mode: str, x: Value, weights: Sequence[Value], bias: boo
     b = rest[:2] if bias else [None, None]
     if projection:
         return t.graph.lstm_projected(x, w_ih, w_hh, b[0], b[1], rest[-1])
-    builder = {"LSTM": t.graph.lstm, "GRU": t.graph.gru, "RNN_TANH": t.graph.rnn_tanh}[mode]
+    g = t.graph
+    builder = {"LSTM": g.lstm, "GRU": g.gru, "RNN_TANH": g.rnn_tanh, "RNN_RELU": g.rnn_relu}[mode]
     return builder(x, w_ih, w_hh, b[0], b[1])
 
 

@@ -238,7 +238,8 @@ static float forward_unit(const call *c, int t, int b, int j, float *keep) {
         keep[2] = tanhf(of_x[2] + keep[0] * keep[3]);
         return (1 - keep[1]) * keep[2] + keep[1] * (h ? h[j] : 0);
     }
-    return keep[0] = tanhf(of_x[0] + of_h[0]);
+    float before_f = of_x[0] + of_h[0];
+    return keep[0] = c->rnn.mode == CUDNN_RNN_TANH ? tanhf(before_f) : fmaxf(before_f, 0);
 }
 
 static void forward(void *context) {
@@ -273,7 +274,7 @@ static float backward_unit(const call *c, int t, int b, int j, float dh, float *
         of_x[1] = dh * ((h ? h[j] : 0) - u[2]) * u[1] * (1 - u[1]);
         direct = dh * u[1];
     } else
-        of_x[0] = dh * (1 - u[0] * u[0]);
+        of_x[0] = c->rnn.mode == CUDNN_RNN_TANH ? dh * (1 - u[0] * u[0]) : u[0] > 0 ? dh : 0;
     for (int g = 0; g < gates_of(&c->rnn); g++) of_h[g] = of_x[g];
     if (c->rnn.mode == CUDNN_GRU) of_h[2] = of_x[2] * u[0];
     return direct;
