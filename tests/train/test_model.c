@@ -219,8 +219,27 @@ START_TEST(init_range_is_that_of_the_ends) {
 }
 END_TEST
 
+/* transformers' widths for these: int((hidden * 2.667 + 63) // 64 * 64). */
+START_TEST(xlstm_large_rounds_its_mlp_like_transformers) {
+    static const int64_t widths[][2] = {{48, 128}, {49, 192}, {24, 64}, {32, 128}};
+    rm_model_spec spec = {.name = "xlstm_large", .layers = 1, .heads = 1, .data = rm_text_shape(T, 0)};
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_array array;
+    built b;
+    spec.hidden = spec.embed = widths[_i][0];
+    config.plan_only = true;
+    ck_ok(rm_model_build(&spec, B, true, &b.model));
+    ck_ok(remat_session_create(b.model.graph, b.model.loss, &config, &b.session));
+    int64_t at = remat_find(b.session, REMAT_PARAM, "backbone.blocks.0.ffn.proj_up.weight");
+    ck_ok(remat_array_info(b.session, REMAT_PARAM, at, &array));
+    ck_assert_int_eq(array.dim[0], widths[_i][1]);
+    release(&b);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("model");
+    tcase_add_loop_test(tests, xlstm_large_rounds_its_mlp_like_transformers, 0, 4);
     tcase_add_loop_test(tests, dropout_of_ends_applies_in_training_only, 0, sizeof cells / sizeof *cells);
     tcase_add_loop_test(tests, init_range_is_that_of_the_ends, 0, sizeof cells / sizeof *cells);
     tcase_add_loop_test(tests, no_bias_equals_zero_bias, 0, sizeof cells / sizeof *cells);

@@ -185,9 +185,79 @@ START_TEST(flags_follow_from_config_json) {
     ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, of[_i].model, st);
     make_file("st/step-00000001/config.json", of[_i].config, strlen(of[_i].config));
     ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
     ck_refuses(2, of[_i].says, "eval --data=%s --seq-len=16 --batch=2 %s %s", text, init, of[_i].wrong);
     make_file("st/step-00000001/config.json", "{", 1);
     ck_refuses(1, "config.json|line 1", "eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+}
+END_TEST
+
+/* Constants that arrays do not tell, either: those of another network are refused. transformers' infinities are read. */
+START_TEST(other_constants_in_config_json_are_refused) {
+    static const struct {
+        const char *model, *same, *other, *says;
+    } of[] = {
+        {"mamba",
+         "{\"model_type\": \"mamba\", \"hidden_act\": \"silu\", \"layer_norm_epsilon\": 0.00001, \"rms\": null}",
+         "{\"model_type\": \"falcon_mamba\"}", "config.json|model_type|falcon_mamba|--model=mamba|mamba"},
+        {"mamba2", "{\"time_step_limit\": [0.0, Infinity], \"hidden_act\": null}",
+         "{\"time_step_limit\": [0.001, Infinity]}", "time_step_limit|0.001"},
+        {"mamba2", "{\"time_step_limit\": [0, {\"__float__\": \"Infinity\"}]}", "{\"time_step_limit\": [0.0, 0.5]}",
+         "time_step_limit.1|0.5|Infinity"},
+        {"gdn", "{\"rms_norm_eps\": 1e-6, \"linear_num_key_heads\": 1}", "{\"rms_norm_eps\": 1e-5}",
+         "rms_norm_eps|1e-5|1e-06"},
+        {"gdn", "{\"allow_neg_eigval\": false}", "{\"hidden_act\": \"gelu\"}", "hidden_act|gelu|silu"},
+        {"xlstm_large", "{\"gate_soft_cap\": 15}", "{\"output_logit_soft_cap\": 20.5}",
+         "output_logit_soft_cap|20.5|30"},
+        {"recurrentgemma --layers=3", "{\"rope_parameters\": {\"rope_theta\": 10000.0}}",
+         "{\"rope_parameters\": {\"rope_theta\": 500}}", "rope_theta|500|10000"},
+        {"gpt2 --heads=1", "{\"activation_function\": \"gelu_pytorch_tanh\", \"scale_attn_weights\": true}",
+         "{\"scale_attn_weights\": false}", "scale_attn_weights|false|true"},
+    };
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", st);
+    ck_runs("train --data=%s " SMALL "--model=%s --steps=1 --save=%s", text, of[_i].model, st);
+    make_file("st/step-00000001/config.json", of[_i].same, strlen(of[_i].same));
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+    make_file("st/step-00000001/config.json", of[_i].other, strlen(of[_i].other));
+    ck_refuses(2, of[_i].says, "eval --data=%s --seq-len=16 --batch=2 %s", text, init);
+}
+END_TEST
+
+/* Of gdn's weights: heads that share a head of values. */
+START_TEST(heads_in_config_json_win_over_guessed_ones) {
+    static const char config[] = "{\"linear_num_key_heads\": 2, \"linear_num_value_heads\": 2}";
+    const char *text = make_text("text", 4096), *st = in_scratch("st");
+    ck_runs("train --data=%s " SMALL "--model=gdn --heads=1 --steps=1 --save=%s", text, st);
+    make_file("st/step-00000001/config.json", config, strlen(config));
+    ck_refuses(2, "linear_attn|(4,8)|(8,8)",
+               "eval --data=%s --seq-len=16 --batch=2 --init=%s/step-00000001/model.safetensors", text, st);
+}
+END_TEST
+
+/* Without a config.json a note says what is assumed, once the weights are loaded; not what is given, and of Remat's own states
+ * no constants. */
+START_TEST(assumed_values_are_named) {
+    const char *text = make_text("text", 4096), *st = in_scratch("st"), *moved = in_scratch("model.safetensors");
+    char init[300];
+    snprintf(init, sizeof init, "--init=%s/step-00000001/model.safetensors", st);
+    ck_runs("train --data=%s " SMALL "--model=mamba2 --heads=4 --state-size=64 --n-groups=2 --steps=1 --save=%s", text,
+            st);
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 %s", text, init); /* 1 group of 128 states has the same shapes */
+    ck_says_all(program_errors, "note|no config.json|--state-size default, --n-groups 1");
+    ck_assert_msg(!strstr(program_errors, "hidden_act"), "%s", program_errors);
+    ck_refuses(2, "in_proj", "train --data=%s --seq-len=16 --batch=2 --steps=1 %s --state-size=64", text, init);
+    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
+    ck_runs("train --data=%s --seq-len=16 --batch=2 --steps=1 %s --state-size=64 --n-groups=2", text, init);
+    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
+    ck_runs("train --data=%s --seq-len=16 --batch=2 --steps=1 %s", text, init);
+    ck_says_all(program_errors, "note|--n-groups 1");
+    ck_assert_int_eq(rename(init + strlen("--init="), moved), 0);
+    ck_runs("eval --data=%s --seq-len=16 --batch=2 --init=%s", text, moved);
+    ck_says_all(program_errors, "note|--n-groups 1|hidden_act silu|layer_norm_epsilon 1e-05");
+    ck_refuses(2, "--seq-len", "eval --data=%s --seq-len=5000 --batch=2 --init=%s", text, moved);
+    ck_assert_msg(!strstr(program_errors, "note"), "%s", program_errors);
 }
 END_TEST
 
@@ -243,6 +313,9 @@ int main(void) {
     tcase_add_loop_test(tests, non_finite_weights_are_not_used, 0, 2);
     tcase_add_loop_test(tests, language_models_are_saved_resumed_and_read, 0, 12);
     tcase_add_loop_test(tests, flags_follow_from_config_json, 0, 3);
+    tcase_add_loop_test(tests, other_constants_in_config_json_are_refused, 0, 8);
+    tcase_add_test(tests, heads_in_config_json_win_over_guessed_ones);
+    tcase_add_test(tests, assumed_values_are_named);
     tcase_add_loop_test(tests, weights_without_convolutions_imply_no_conv, 0, 2);
     tcase_add_test(tests, diverging_run_stops_before_saving);
     tcase_add_loop_test(tests, non_finite_weights_are_not_saved, 0, 2);

@@ -72,6 +72,7 @@ typedef struct {
     /* Files. */
     const char *save, *keep_best, *resume, *init, *init_head, *metrics, *tensorboard, *dump_grads, *out, *names, *config;
     const char *timeline, *resume_batch, *autotune;
+    char assumed[400]; /* "": nothing; what the model of --init has by assumption (rm_setup_init) */
     int64_t save_every, keep, eval_every, log_every;
     /* plan, place, sample, report. 0 in a size: not given. */
     bool pareto;

@@ -8,6 +8,13 @@
 
 #include <stdio.h>
 
+/* A key of Hugging Face's config.json that arrays do not tell; "a.b" is b of the object a. It gives a flag's value, or it must have
+ * the value that the model computes with. */
+typedef struct {
+    const char *key, *flag;
+    const char *value; /* if there is no flag: a number, "true", "false" or words */
+} rm_hub_key;
+
 /* The model and flags that a weight file implies. */
 struct rm_model_found {
     const char *model; /* --model's name; NULL: not recognised */
@@ -15,6 +22,7 @@ struct rm_model_found {
     bool symbols;      /* has an embedding */
     bool both_ways;    /* is bidirectional */
     int64_t outputs;   /* width of the output; 0: unknown */
+    const rm_hub_key *untold; /* what a config.json would tell, and there is none; else NULL */
     int n;
     struct {
         const char *flag;
@@ -63,10 +71,6 @@ static inline remat_value rm_reset_at_begins(remat_graph *g, const rm_model_spec
 }
 
 typedef struct {
-    const char *key, *flag;
-} rm_hub_key;
-
-typedef struct {
     remat_status (*check)(
         const rm_model_spec
             *); /* INVALID: an unsupported flag or size, besides those that traits tell; NULL: nothing to check */
@@ -77,11 +81,11 @@ typedef struct {
                       size_t bytes); /* ... or, if it depends on flags, a function; else NULL */
     /* Whether the file has the weights of model `name`. Then fills in all members except `model`. */
     bool (*recognise)(const char *name, const rm_safetensors *file, rm_model_found *out);
-    /* Flags that neither names nor shapes tell: integers of Hugging Face's config.json beside the file, if there is one. */
     const rm_hub_key *hub_keys; /* ends with a line without a key; NULL: none */
 } rm_model_family;
 
-/* Adds the flags of `keys` that config.json beside the weights `path` gives. IO: config.json is not JSON. */
+/* Adds the flags of `keys` that config.json beside the weights `path` gives. IO: config.json is not JSON. INVALID: the model does not
+ * compute with its values. */
 remat_status rm_found_by_hub_config(rm_model_found *found, const rm_hub_key *keys, const char *path);
 
 #endif

@@ -87,4 +87,11 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     return true;
 }
 
-const rm_model_family rm_gdn_family = {.logits = logits, .head = "lm_head.", .recognise = recognise};
+/* Shapes alone do not tell how many heads share a head of values. */
+static const rm_hub_key hub_keys[] = {
+    {"linear_num_key_heads", .flag = "heads"}, {"allow_neg_eigval", .flag = "allow-neg-eigval"},
+    {"model_type", .value = "qwen3_next"},     {"hidden_act", .value = "silu"},
+    {"rms_norm_eps", .value = "1e-06"},        {0}};
+
+const rm_model_family rm_gdn_family = {
+    .logits = logits, .head = "lm_head.", .recognise = recognise, .hub_keys = hub_keys};

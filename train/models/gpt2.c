@@ -112,7 +112,13 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     return true;
 }
 
-static const rm_hub_key hub_keys[] = {{"n_head", "heads"}, {0}};
+static const rm_hub_key hub_keys[] = {{"n_head", .flag = "heads"},
+                                      {"model_type", .value = "gpt2"},
+                                      {"activation_function", .value = "gelu_new gelu_pytorch_tanh"},
+                                      {"layer_norm_epsilon", .value = "1e-05"},
+                                      {"scale_attn_weights", .value = "true"},
+                                      {"scale_attn_by_inverse_layer_idx", .value = "false"},
+                                      {0}};
 
 const rm_model_family rm_gpt2_family = {
     .check = check, .logits = logits, .name_head = name_head, .recognise = recognise, .hub_keys = hub_keys};

@@ -67,5 +67,9 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     return true;
 }
 
+/* FalconMamba's arrays have the same names. */
+static const rm_hub_key hub_keys[] = {
+    {"model_type", .value = "mamba"}, {"hidden_act", .value = "silu"}, {"layer_norm_epsilon", .value = "1e-05"}, {0}};
+
 const rm_model_family rm_mamba_family = {
-    .logits = logits, .head = "lm_head.", .tied = "backbone.embeddings.", .recognise = recognise};
+    .logits = logits, .head = "lm_head.", .tied = "backbone.embeddings.", .recognise = recognise, .hub_keys = hub_keys};

@@ -93,7 +93,10 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     return true;
 }
 
-static const rm_hub_key hub_keys[] = {{"state_size", "state-size"}, {"n_groups", "n-groups"}, {0}};
+static const rm_hub_key hub_keys[] = {{"state_size", .flag = "state-size"},       {"n_groups", .flag = "n-groups"},
+                                      {"model_type", .value = "mamba2"},          {"hidden_act", .value = "silu"},
+                                      {"layer_norm_epsilon", .value = "1e-05"},   {"time_step_limit.0", .value = "0"},
+                                      {"time_step_limit.1", .value = "Infinity"}, {0}};
 
 const rm_model_family rm_mamba2_family = {.check = check,
                                           .logits = logits,

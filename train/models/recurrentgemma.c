@@ -153,19 +153,33 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
         if (!keys) keys = rm_weights_named(file, full);
     }
     if (!gates || gates->rank != 3) return false;
+    const rm_st_array *gain = rm_weights_named(file, "model.final_norm.weight");
+    const int64_t hidden = gain && gain->rank == 1 ? gain->dim[0] : gates->dim[0] * gates->dim[1];
     rm_found_ends(out, file, EMBEDDINGS, "lm_head.weight");
     rm_found_number(out, "layers", layers);
-    rm_found_number(out, "hidden", gates->dim[0] * gates->dim[1]);
+    rm_found_number(out, "hidden", hidden);
     rm_found_number(out, "heads", gates->dim[0]);
     int64_t count = rm_blocks_found(file, blocks, key, layers, at, sizeof at);
     bool thirds = count == layers / 3;
     for (int64_t layer = 2; layer < layers; layer += 3) thirds &= rm_blocks_name(at, layer);
     if (*at) rm_found_text(out, "attention-at", thirds && count ? "third" : at);
-    if (keys && keys->rank == 2) rm_found_number(out, "kv-heads", keys->dim[0] / gates->dim[1]);
+    const int64_t width = hidden / gates->dim[0];
+    if (keys && keys->rank == 2 && width && keys->dim[0] >= width)
+        rm_found_number(out, "kv-heads", keys->dim[0] / width);
     return true;
 }
 
-static const rm_hub_key hub_keys[] = {{"attention_window_size", "attention-window"}, {0}};
+static const rm_hub_key hub_keys[] = {{"attention_window_size", .flag = "attention-window"},
+                                      {"model_type", .value = "recurrent_gemma"},
+                                      {"hidden_activation", .value = "gelu_pytorch_tanh"},
+                                      {"rms_norm_eps", .value = "1e-06"},
+                                      {"logits_soft_cap", .value = "30"},
+                                      {"partial_rotary_factor", .value = "0.5"},
+                                      {"rope_theta", .value = "10000"},
+                                      {"rope_parameters.rope_type", .value = "default"},
+                                      {"rope_parameters.partial_rotary_factor", .value = "0.5"},
+                                      {"rope_parameters.rope_theta", .value = "10000"},
+                                      {0}};
 
 const rm_model_family rm_recurrentgemma_family = {.check = check,
                                                   .logits = logits,

@@ -16,10 +16,8 @@ enum { ROUND = 64 };
 #define GATE_CAP 15
 #define CAP 30
 
-/* Of 2.667 D, rounded up. */
-static int64_t feed_forward_width(int64_t hidden) {
-    return (2667 * hidden + 1000 * ROUND - 1) / (1000 * ROUND) * ROUND;
-}
+/* 2.667 D, rounded up to a multiple of 64, but down from less than 1 above one, as in transformers. */
+static int64_t feed_forward_width(int64_t hidden) { return (2667 * hidden / 1000 + ROUND - 1) / ROUND * ROUND; }
 
 static remat_status check(const rm_model_spec *spec) {
     const int64_t heads = rm_model_heads(spec);
@@ -108,5 +106,9 @@ static bool recognise(const char *name, const rm_safetensors *file, rm_model_fou
     return true;
 }
 
+static const rm_hub_key hub_keys[] = {
+    {"model_type", .value = "xlstm"}, {"gate_soft_cap", .value = "15"}, {"output_logit_soft_cap", .value = "30"},
+    {"norm_eps", .value = "1e-06"},   {"eps", .value = "1e-06"},        {0}};
+
 const rm_model_family rm_xlstm_large_family = {
-    .check = check, .logits = logits, .head = "lm_head.", .recognise = recognise};
+    .check = check, .logits = logits, .head = "lm_head.", .recognise = recognise, .hub_keys = hub_keys};

@@ -8,6 +8,7 @@
 #include "train/models/loss.h"
 #include "train/ranks/ranks.h"
 #include "train/run/budget.h"
+#include "train/state/state_directory.h"
 #include "train/state/weights.h"
 #include "train/tasks/task.h"
 
@@ -67,6 +68,39 @@ static remat_status learn_answers(rm_options *o, int64_t outputs) {
     return rm_options_learn(o, classes ? "classes" : "values", text, o->init);
 }
 
+static bool is_found(const rm_model_found *found, const char *flag) {
+    for (int i = 0; i < found->n; i++)
+        if (!strcmp(found->flag[i].flag, flag)) return true;
+    return false;
+}
+
+/* Lists what a config.json beside the file would tell: with other values, arrays of the same shapes make another network. Training states
+ * are Remat's own, so only flags are open there. */
+static void note_assumed(rm_options *o, const rm_model_found *found) {
+    const rm_hub_key *keys = found->untold;
+    char text[64], beside[RM_PATH_BYTES];
+    const char *slash = strrchr(o->init, '/');
+    snprintf(beside, sizeof beside, "%.*s" RM_STATE_JSON, slash ? (int)(slash - o->init) + 1 : 0, o->init);
+    bool ours = rm_path_is_file(beside);
+    size_t at = 0;
+    for (; keys && keys->key && at < sizeof o->assumed; keys++) {
+        bool guessed = !keys->flag || is_found(found, keys->flag); /* shapes tell it, of Remat's own weights */
+        if ((keys->flag && rm_options_given(o, keys->flag)) || (guessed && ours) || strchr(keys->key, '.') ||
+            !strcmp(keys->key, "model_type"))
+            continue;
+        const char *name = keys->flag ? keys->flag : keys->key;
+        const char *value = keys->flag ? rm_options_text_of(o, keys->flag, text, sizeof text) : keys->value;
+        if (!strcmp(value, "0")) value = "default";
+        at += (size_t)snprintf(o->assumed + at, sizeof o->assumed - at, "%s%s%s %.*s", at ? ", " : "",
+                               keys->flag ? "--" : "", name, (int)strcspn(value, " "), value);
+    }
+}
+
+void rm_setup_say_assumed(const rm_options *o) {
+    if (*o->assumed)
+        fprintf(stderr, "remat: note: %s has no config.json beside it, so this is assumed: %s\n", o->init, o->assumed);
+}
+
 /* Other mismatches between the file and the model are found when its arrays are matched with the session's. */
 remat_status rm_setup_init(rm_options *o) {
     rm_model_found found;
@@ -76,6 +110,7 @@ remat_status rm_setup_init(rm_options *o) {
     TRY(rm_options_learn(o, "model", found.model, o->init));
     TRY(learn_task(o, &found));
     for (int i = 0; i < found.n; i++) TRY(rm_options_learn(o, found.flag[i].flag, found.flag[i].value, o->init));
+    note_assumed(o, &found);
     bool as_hidden = o->model.embed == o->model.hidden && !rm_options_said(o, "embed");
     if (as_hidden) TRY(rm_options_reset(o, "embed")); /* the default is --hidden */
     return learn_answers(o, found.outputs);
@@ -383,5 +418,7 @@ remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_s
                                o->ema > 0 ? rm_state_restore_ema(state, session)
                                           : rm_state_restore(state, point, false, session));
     REQUIRE(o->init, INVALID, "there are no weights: give --resume=DIR (a training state) or --init=FILE.safetensors");
-    return rm_weights_import(session, o->init, NULL);
+    TRY(rm_weights_import(session, o->init, NULL));
+    rm_setup_say_assumed(o);
+    return REMAT_OK;
 }

@@ -11,6 +11,9 @@
 /* --resume for eval and sample: finds the state and adopts its model's flags. IO when there is no state. */
 remat_status rm_setup_resume(rm_options *options, rm_command command, char state[RM_PATH_BYTES], rm_state_point *point);
 
+/* Says on stderr what the weights of --init leave open, if anything: when they have been loaded, so that nothing is refused any more. */
+void rm_setup_say_assumed(const rm_options *options);
+
 /* Adopts layers, hidden, embed, classes and the cell from the shapes in --init's file. INVALID when given flags contradict it.
  * Does nothing without --init. */
 remat_status rm_setup_init(rm_options *options);

@@ -128,6 +128,7 @@ void rm_trainer_introduce(rm_trainer *t) {
                     batch_text(t, batch, sizeof batch));
     if (*t->new_head)
         rm_progress_say(&t->progress, "--init=%s: all but %s*, which is initialised randomly", o->init, t->new_head);
+    if (!*t->state && t->ranks.rank == 0) rm_setup_say_assumed(o);
     rm_progress_say(&t->progress,
                     "plan: %s, %lld segment%s, %s; arena %s, of which activations %s; device "
                     "%s%s%s, %d thread%s",

@@ -245,9 +245,12 @@ static remat_status two_for_one(const rm_safetensors *file, const rm_st_array *a
     char first[256], second[256];
     rm_weights_our_name(a->name, first, sizeof first);
     rm_weights_our_name(b->name, second, sizeof second);
+    const char *remedy = !strcmp(ours, ties[0][1])   ? "remove --tie-embeddings"
+                         : !strcmp(ours, ties[1][1]) ? "use --no-tie"
+                                                     : "this model has none of its own";
     REQUIRE(!strcmp(first, second), INVALID,
             "%s: '%.80s' and '%.80s' differ, so the head is not tied to the embedding: %s", file->path, a->name,
-            b->name, !strcmp(ours, ties[1][1]) ? "use --no-tie" : "remove --tie-embeddings");
+            b->name, remedy);
     FAIL(INVALID, "%s: '%.80s' and '%.80s' are both names of %s; remove one", file->path, a->name, b->name, ours);
 }
 
