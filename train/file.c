@@ -203,6 +203,43 @@ remat_status rm_file_open_stream(const char *path, rm_file_writer *out) {
     FAIL(IO, "%s is not a regular file, a pipe or a device: name another", path);
 }
 
+#define UNFINISHED ".unfinished"
+
+static remat_status unfinished_of(const char *target, char out[RM_PATH_BYTES]) {
+    int length = snprintf(out, RM_PATH_BYTES, "%s" UNFINISHED, target);
+    REQUIRE(length > 0 && length < RM_PATH_BYTES, INVALID, "the path %.60s... is too long: give a shorter one", target);
+    return REMAT_OK;
+}
+
+remat_status rm_file_replace(const char *path, rm_file_writer *out) {
+    char unfinished[RM_PATH_BYTES];
+    *out = writer_of(-1, path);
+    if (rm_path_exists(path) && !rm_path_is_file(path)) return rm_file_open_stream(path, out);
+    char *target = realpath(path, NULL);
+    if (!target) target = strdup(path);
+    REQUIRE(target, MEMORY, "no memory to write %s", path);
+    remat_status status = unfinished_of(target, unfinished);
+    if (!status) status = rm_file_create(unfinished, out);
+    out->path = path;
+    if (status)
+        free(target);
+    else
+        out->target = target;
+    return status;
+}
+
+/* Ends a replacement: the new file takes the old one's place, or is removed. */
+static remat_status settle(rm_file_writer *writer, bool whole) {
+    char unfinished[RM_PATH_BYTES];
+    if (!writer->target || unfinished_of(writer->target, unfinished)) return REMAT_OK;
+    bool failed = whole && rename(unfinished, writer->target);
+    remat_status status = failed ? rm_file_failed("replace", writer->path) : REMAT_OK;
+    if (!whole || failed) rm_file_remove(unfinished);
+    free(writer->target);
+    writer->target = NULL;
+    return status;
+}
+
 remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         ssize_t put = write(writer->fd, (const char *)data + done, bytes - done);
@@ -218,6 +255,7 @@ remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t byte
 void rm_file_abandon(rm_file_writer *writer) {
     if (writer->fd >= 0) close(writer->fd);
     writer->fd = -1;
+    (void)settle(writer, false);
 }
 
 void rm_file_remove(const char *path) {
@@ -233,7 +271,10 @@ remat_status rm_file_finish(rm_file_writer *writer) {
     if (close(writer->fd) && !failed) failed = errno;
     writer->fd = -1;
     errno = failed;
-    return failed ? rm_file_failed("write", writer->path) : REMAT_OK;
+    if (!failed) return settle(writer, true);
+    remat_status status = rm_file_failed("write", writer->path);
+    (void)settle(writer, false);
+    return status;
 }
 
 remat_status rm_file_flush_output(void) {

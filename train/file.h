@@ -38,6 +38,7 @@ typedef struct {
     const char *path;
     uint64_t bytes;
     uint32_t crc32; /* of everything written, zlib's */
+    char *target;   /* the file that TARGET.unfinished will replace; NULL: `path` is written directly */
 } rm_file_writer;
 
 /* Creates a file, replacing a plain file. Never writes through a link, nor to a pipe or a device, which anyone with write access to the
@@ -45,6 +46,9 @@ typedef struct {
 remat_status rm_file_create(const char *path, rm_file_writer *out);
 /* Opens a device or a pipe by a name that the user gave. Follows links, because /dev/stdout is one. IO: anything else. */
 remat_status rm_file_open_stream(const char *path, rm_file_writer *out);
+/* For a file that the user named. A new file takes its place when rm_file_finish has written all of it; rm_file_abandon leaves the old
+ * one as it was. Replaces what a link points to. Opens a device or a pipe as rm_file_open_stream does. */
+remat_status rm_file_replace(const char *path, rm_file_writer *out);
 remat_status rm_file_write(rm_file_writer *writer, const void *data, size_t bytes);
 /* fsync, then close. Call rm_file_abandon instead after a failure; both may be called on a closed writer. */
 remat_status rm_file_finish(rm_file_writer *writer);

@@ -201,22 +201,23 @@ static void need_text(const char *path, size_t bytes) {
 /* A file is first written under a temporary name. The program does not follow a link placed there, not even to a
  * pipe. */
 START_TEST(outputs_do_not_follow_planted_links) {
-    static const char *const target[] = {"/dev/null", "pipe"}, *const name[] = {"p.csv", "g.safetensors", "p.svg"};
-    const char *st = in_scratch("st"), *text = make_text("text", 4096);
+    static const char *const target[] = {"/dev/null", "pipe"}, *const name[] = {"p.csv", "g.safetensors", "p.svg", "w.safetensors"};
+    const char *text = make_text("text", 4096);
     bool draws = !system("command -v gnuplot >/dev/null 2>&1");
     ck_assert_int_eq(mkfifo(in_scratch("pipe"), 0600), 0);
-    ck_runs("train --task=adding --samples=50 --seq-len=4 --layers=1 --hidden=8 --batch=4 --steps=1 --save=%s", st);
+    ck_runs("train --task=adding --samples=50 --seq-len=4 --layers=1 --hidden=8 --batch=4 --steps=1 --save=%s/st", scratch());
     for (int i = 0; i < 2; i++) {
-        for (int j = 0; j < 3; j++) {
+        for (int j = 0; j < 4; j++) {
             char beside[32];
             snprintf(beside, sizeof beside, "%s.unfinished", name[j]);
             ck_assert_int_eq(symlink(target[i], in_scratch(beside)), 0);
         }
-        ck_refuses(1, "symbolic link", "predict --resume=%s --out=%s/p.csv", st, scratch());
+        ck_refuses(1, "symbolic link", "predict --resume=%s/st --out=%s/p.csv", scratch(), scratch());
         ck_refuses(1, "symbolic link", "train --data=%s " SMALL "--steps=1 --dump-grads=%s/g.safetensors", text,
                    scratch());
+        ck_refuses(1, "symbolic link", "export --resume=%s/st --out=%s/w.safetensors", scratch(), scratch());
         if (draws) ck_refuses(1, "symbolic link", "plan " SMALL "--plot=%s/p.svg", scratch());
-        for (int j = 0; j < 3; j++) {
+        for (int j = 0; j < 4; j++) {
             char beside[32];
             snprintf(beside, sizeof beside, "%s.unfinished", name[j]);
             ck_assert_int_eq(unlink(in_scratch(beside)), 0);

@@ -153,23 +153,30 @@ END_TEST
 
 /* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
-/* If the disk is full, the earlier file stays, and no temporary file is left. */
-START_TEST(a_full_disk_keeps_the_earlier_file) {
-    char *state = in_scratch("st"), *npy = in_scratch("p.npy"), *beside = in_scratch("p.npy.unfinished");
+static void ck_disk_full(const char *command, const char *state, const char *out) {
     struct stat before, after;
-    ck_runs("train --task=adding --samples=900 --seq-len=4 " SMALL "--steps=1 --save=%s", state);
-    ck_runs("predict --resume=%s --out=%s", state, npy);
-    ck_assert_int_eq(stat(npy, &before), 0);
+    char beside[4096];
+    snprintf(beside, sizeof beside, "%s.unfinished", out);
+    ck_runs("%s --resume=%s --out=%s", command, state, out);
+    ck_assert_int_eq(stat(out, &before), 0);
     struct rlimit old, small;
     getrlimit(RLIMIT_FSIZE, &old);
-    small = (struct rlimit){2000, old.rlim_max};
+    small = (struct rlimit){500, old.rlim_max};
     setrlimit(RLIMIT_FSIZE, &small);
-    int status = run_program("predict --resume=%s --out=%s", state, npy);
+    int status = run_program("%s --resume=%s --out=%s", command, state, out);
     setrlimit(RLIMIT_FSIZE, &old);
     ck_assert_int_eq(status, 1);
     ck_says_all(program_errors, "make room");
-    ck_assert_int_eq(stat(npy, &after), 0);
+    ck_assert_int_eq(stat(out, &after), 0);
     ck_assert(before.st_ino == after.st_ino && before.st_size == after.st_size && access(beside, F_OK));
+}
+
+/* If the disk is full, the earlier file stays, and no temporary file is left. */
+START_TEST(a_full_disk_keeps_the_earlier_file) {
+    char *state = in_scratch("st");
+    ck_runs("train --task=adding --samples=900 --seq-len=4 " SMALL "--steps=1 --save=%s", state);
+    ck_disk_full("predict", state, in_scratch("p.npy"));
+    ck_disk_full("export", state, in_scratch("w.safetensors"));
     ck_assert_int_eq(symlink("/dev/full", in_scratch("full.csv")), 0);
     ck_refuses(1, "full.csv", "predict --resume=%s --out=%s", state, in_scratch("full.csv"));
 }

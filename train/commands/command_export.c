@@ -86,12 +86,11 @@ static remat_status write_array(export *e, int64_t i) {
 }
 
 static remat_status write_all(export *e, const char *path) {
-    TRY(rm_file_create(path, &e->writer));
+    TRY(rm_file_replace(path, &e->writer));
     remat_status status = rm_safetensors_begin(&e->writer, e->array, e->count);
     for (int64_t i = 0; i < e->count && !status; i++) status = write_array(e, i);
     if (!status) status = rm_file_finish(&e->writer);
     rm_file_abandon(&e->writer);
-    if (status) rm_file_remove(path);
     return status;
 }
 

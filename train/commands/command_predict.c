@@ -24,7 +24,6 @@ enum { CELL = 16 }; /* "-1.17549435e-38," */
 typedef struct {
     rm_saved_evaluator saved;
     rm_file_writer writer;
-    char unfinished[RM_PATH_BYTES];     /* temporary file, renamed when complete; "": written in place */
     bool npy, probabilities, yes_or_no; /* softmax over classes; a sigmoid for each label */
     int64_t sample;                     /* the next one */
     rm_class_names classes;             /* empty if classes have no names */
@@ -99,26 +98,10 @@ static remat_status check_name(const rm_options *o) {
     return REMAT_OK;
 }
 
-/* An existing file is replaced once the new one is complete; other outputs, such as /dev/stdout, are written directly. */
 static remat_status create(prediction *p, const rm_options *o) {
-    if (is_stdout(o)) {
-        p->writer = (rm_file_writer){.fd = dup(STDOUT_FILENO), .path = "standard output"};
-        REQUIRE(p->writer.fd >= 0, IO, "cannot write to standard output: %s", strerror(errno));
-        return REMAT_OK;
-    }
-    if (rm_path_exists(o->out) && !rm_path_is_file(o->out)) return rm_file_open_stream(o->out, &p->writer);
-    int length = snprintf(p->unfinished, sizeof p->unfinished, "%s.unfinished", o->out);
-    REQUIRE(length < (int)sizeof p->unfinished, INVALID, "--out=%.60s... is too long: give a shorter name", o->out);
-    remat_status status = rm_file_create(p->unfinished, &p->writer);
-    if (status) *p->unfinished = 0;
-    return status;
-}
-
-static remat_status finish(prediction *p, const rm_options *o) {
-    TRY(rm_file_finish(&p->writer));
-    REQUIRE(!*p->unfinished || !rename(p->unfinished, o->out), IO, "cannot rename %s to %s: %s", p->unfinished, o->out,
-            strerror(errno));
-    *p->unfinished = 0;
+    if (!is_stdout(o)) return rm_file_replace(o->out, &p->writer);
+    p->writer = (rm_file_writer){.fd = dup(STDOUT_FILENO), .path = "standard output"};
+    REQUIRE(p->writer.fd >= 0, IO, "cannot write to standard output: %s", strerror(errno));
     return REMAT_OK;
 }
 
@@ -175,7 +158,7 @@ static remat_status predict(prediction *p, rm_options *o) {
     evaluator->sink = take;
     evaluator->sink_context = p;
     TRY(rm_evaluator_run(evaluator, rm_evaluator_session(evaluator), &event));
-    return finish(p, o);
+    return rm_file_finish(&p->writer);
 }
 
 remat_status rm_command_predict(rm_options *options, int *exit_status) {
@@ -183,7 +166,6 @@ remat_status rm_command_predict(rm_options *options, int *exit_status) {
     prediction p = {.writer.fd = -1};
     remat_status status = predict(&p, options);
     rm_file_abandon(&p.writer);
-    if (*p.unfinished) rm_file_remove(p.unfinished);
     rm_class_names_free(&p.classes);
     rm_free(p.row);
     rm_free(p.text);

@@ -8,7 +8,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <spawn.h>
@@ -291,29 +290,12 @@ static void write_page(FILE *out, const rm_plot *plot, const char *svg) {
     fputs("</table>\n</body></html>\n", out);
 }
 
-static remat_status write_to(rm_file_writer *writer, const void *data, size_t size) {
-    remat_status status = rm_file_write(writer, data, size);
-    if (!status) return rm_file_finish(writer);
-    rm_file_abandon(writer);
-    return status;
-}
-
-/* Writes a temporary file and renames it, so that an earlier chart is replaced atomically. Writes directly to pipes and
- * devices. Replaces the target of a symbolic link. */
 static remat_status write_file(const rm_plot *plot, const void *data, size_t size) {
-    char target[PATH_MAX], beside[PATH_MAX + 16];
-    const char *path = realpath(plot->path, target) ? target : plot->path;
     rm_file_writer writer;
-    if (rm_path_exists(path) && !rm_path_is_file(path)) {
-        TRY(rm_file_open_stream(path, &writer));
-        return write_to(&writer, data, size);
-    }
-    snprintf(beside, sizeof beside, "%s.unfinished", path);
-    TRY(rm_file_create(beside, &writer));
-    remat_status status = write_to(&writer, data, size);
-    if (!status && rename(beside, path))
-        status = rm_fail(REMAT_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
-    if (status) rm_file_remove(beside);
+    TRY(rm_file_replace(plot->path, &writer));
+    remat_status status = rm_file_write(&writer, data, size);
+    if (!status) status = rm_file_finish(&writer);
+    rm_file_abandon(&writer);
     return status;
 }
 
