@@ -1,11 +1,19 @@
-/* fold.c: a graph rewrite. A recurrent layer over an embedding computes weight[token] w_ih^T for every row, but there
+/* fold.c: two rewrites of a session's copy of the graph.
+ *
+ * A recurrent layer over an embedding computes weight[token] w_ih^T for every row, but there
  * are only V different results. If V < T*B, the table (V,G*H) = weight w_ih^T is computed once per step, and the layer
  * reads a row of it for each token:
  *
  *     lstm(embedding(tokens, weight), w_ih, ...)   ->   lstm(tokens, linear(weight, w_ih), ...)
  *
  * The sums are the same, but rounded differently, so bits differ from the unfolded graph. remat_config.fold_embedding
- * switches it off. */
+ * switches it off.
+ *
+ * A sum that only a relu reads is made in the same pass over memory:
+ *
+ *     relu(add(a, b))   ->   add_relu(a, b)         a, b: of one shape
+ *
+ * That has the same bits, so nothing switches it off. */
 #include "engine/graph/graph.h"
 
 #include <string.h>
@@ -61,4 +69,26 @@ remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, i
         ++*n_folded;
     }
     return REMAT_OK;
+}
+
+/* The sum that only relu node n reads, if the two can be one node; else NULL. */
+static const rm_node *foldable_sum(const remat_graph *graph, int32_t n, const int32_t *keep, int n_keep) {
+    const rm_node *relu = &graph->node[n];
+    const rm_value *x = &graph->value[relu->x[0]];
+    if (relu->op != rm_op_find("relu") || x->origin != RM_VALUE_RESULT) return NULL;
+    const rm_node *sum = &graph->node[x->node];
+    if (sum->op != rm_op_find("add") || !sum->x[0] || !sum->x[1]) return NULL;
+    if (relu->seen[0] || sum->seen[0] || sum->seen[1]) return NULL; /* other shapes */
+    if (!rm_desc_equal(&graph->value[sum->x[0]].desc, &graph->value[sum->x[1]].desc)) return NULL;
+    return count_readers(graph, relu->x[0]) == 1 && !is_kept(keep, n_keep, relu->x[0]) ? sum : NULL;
+}
+
+void rm_graph_fold_sums(remat_graph *graph, const int32_t *keep, int n_keep) {
+    for (int32_t n = 0; n < graph->n_nodes; n++) {
+        const rm_node *sum = foldable_sum(graph, n, keep, n_keep);
+        if (!sum) continue;
+        graph->node[n].op = rm_op_find("add_relu"); /* the sum stays, unread */
+        graph->node[n].x[1] = sum->x[1];
+        graph->node[n].x[0] = sum->x[0];
+    }
 }

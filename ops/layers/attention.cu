@@ -50,14 +50,16 @@ static __global__ void softmax(shape s, block b, int64_t ends, const int32_t *pa
     int64_t near = s.causal && ends + r > s.window ? ends + r - s.window : 0;
     float *x = p + row * keys, largest = score_of(padding, s.batch, near, x[near] * scale);
     int64_t n = ends + r < keys ? ends + r : keys;
+    int64_t first = near - near % RM_WARP + lane; /* a lane has the same elements in each loop, or it would read others' */
     double sum = 0;
-    for (int64_t i = near + lane; i < n; i += RM_WARP) {
+    if (first < near) first += RM_WARP;
+    for (int64_t i = first; i < n; i += RM_WARP) {
         float score = score_of(padding, s.batch, i, x[i] * scale);
         largest = score > largest ? score : largest;
     }
     largest = rm_warp_largest(largest);
     bool none = padding && largest == -INFINITY;
-    for (int64_t i = near + lane; i < n; i += RM_WARP)
+    for (int64_t i = first; i < n; i += RM_WARP)
         sum += x[i] = none ? 0 : rm_exp_nonpositive(score_of(padding, s.batch, i, x[i] * scale) - largest);
     sum = rm_warp_sum(sum);
     float inverse = none ? 0 : (float)(1 / sum);
