@@ -1,7 +1,7 @@
 /* test_rows.c: kernels whose rows and channels are longer than those of the ops' samples (ops/cuda/fours.cuh,
  * channels.cuh), in emulation: rows of a warp, of a block, and longer than its registers; channels that several blocks
- * sum; addresses that are no multiples of 16; and batch norm's statistics where a difference of large sums would lose
- * them. */
+ * sum; pools of 2 x 2; addresses that are no multiples of 16; and batch norm's statistics where a difference of large
+ * sums would lose them. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -23,6 +23,7 @@ static const rm_group_norm_attr groups = {1e-5, 2, 1};
 static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0};
 static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
 static const rm_mean_attr all_of_row = {1};
+static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}};
 
 typedef struct {
     const char *op;
@@ -55,6 +56,9 @@ static const long_shape shapes[] = {
     {"batch_norm", &batch, 3, {3, 5, 4099}, 4, 0},
     {"batch_norm", &batch, 2, {3001, 34}, 4, 0},
     {"mean", &all_of_row, 2, {3, 5001}, 0, 0},
+    {"max_pool", &halves, 3, {3, 7, 9}, 0, 0}, /* odd sizes: rows and columns in no window, rows at every alignment */
+    {"max_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
+    {"max_pool", &halves, 3, {1, 5, 3}, 0, 0},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
