@@ -6,8 +6,8 @@
 #   scripts/setup.sh --tests     also packages for the tests of the Python package: NumPy, pytest, pycparser
 #   scripts/setup.sh --checks    also those, and packages for scripts/test.sh --all: clang and its OpenMP for the sanitizers,
 #                                mmdebstrap for minimal systems
-#   scripts/setup.sh --cluster   also Slurm, for tests that start a cluster of their own. Its package starts services of a
-#                                cluster's node, so no other option installs it
+#   scripts/setup.sh --cluster   also Slurm and OpenSSH's server, for tests that start a cluster of their own. Their packages start
+#                                services, so no other option installs them
 #   scripts/setup.sh --aarch64   only packages for the preset aarch64, which cross-compiles for 64-bit Arm
 #
 # For Debian 12, Debian 13 and Ubuntu 24.04. On other systems install the same software under the names that it has
@@ -22,7 +22,7 @@ python=(python3-numpy python3-pytest python3-pycparser) # tests of the Python pa
 case ${1:-} in
 --tests) optional+=("${python[@]}") ;;
 --checks) packages+=(clang libomp-dev) optional+=(mmdebstrap python3-venv "${python[@]}") ;;
---cluster) optional+=(slurm-wlm munge iproute2) ;;
+--cluster) optional+=(slurm-wlm munge iproute2 openssh-server) ;;
 --aarch64)
     packages=(crossbuild-essential-arm64 cmake ninja-build pkg-config "${libraries[@]/%/:arm64}")
     optional=(libopenmpi-dev:arm64 libgloo-dev:arm64)

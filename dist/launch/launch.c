@@ -30,7 +30,7 @@
 
 const int rm_launch_signals[RM_LAUNCH_SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
 
-enum { LONGEST_SECRET = 240 };
+enum { LONGEST_SECRET = 240, SSH_FAILED = 255 };
 
 typedef struct {
     rm_launch_config config; /* all fields are set */
@@ -233,9 +233,13 @@ static void say_end(launcher *l, const rm_supervisor_note *note, const char *con
     else
         snprintf(end, sizeof end, "exited with status %d", WEXITSTATUS(note->status));
     const rm_launch_host *host = l->config.hosts ? &l->config.hosts[note->rank] : NULL;
-    if (host)
+    const char *others = l->config.nproc > 1 ? "; the other hosts are being stopped" : "";
+    if (host && host->name && rm_launch_code(note->status) == SSH_FAILED)
+        rm_launch_output_say(l->output, "ssh %s %s: its message, or that of a rank there, says why%s", host->name, end,
+                             others);
+    else if (host)
         rm_launch_output_say(l->output, "the launcher of %s (process %d) %s%s", host->name ? host->name : "this host",
-                             note->pid, end, l->config.nproc > 1 ? "; the other hosts are being stopped" : "");
+                             note->pid, end, others);
     else
         rm_launch_output_say(l->output, "rank %d (process %d) %s%s", note->rank, note->pid, end, consequence);
 }

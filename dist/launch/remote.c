@@ -24,7 +24,7 @@ enum { MOST_BYTES = 1 << 20 }; /* of one variable */
 /* Variables that decide how ranks run. Others, such as HOME, belong to a host. */
 static bool is_sent(const char *variable) {
     static const char *const begin[] = {
-        "REMAT_", "TORCH", "OMP_", "NCCL_", "GLOO_", "PATH=", "LD_LIBRARY_PATH=", "PYTHONPATH="};
+        "REMAT_", "TORCH", "OMP_", "GOMP_", "NCCL_", "GLOO_", "CUDA_", "PATH=", "LD_LIBRARY_PATH=", "PYTHONPATH="};
     for (size_t i = 0; i < sizeof begin / sizeof *begin; i++)
         if (!strncmp(variable, begin[i], strlen(begin[i]))) return true;
     return false;
@@ -72,10 +72,13 @@ static char *line_of(const rm_launch_host *host) {
     return fclose(out) ? NULL : line;
 }
 
-/* A group of its own, because the supervisor signals the agent's. BatchMode: never asks for a password. */
+/* A group of its own, because the supervisor signals the agent's. Whatever the user's configuration of ssh says: it never asks for
+ * a password, the bytes of the pipe pass no terminal, and it does not become the master of other connections, which would end with
+ * the job. */
 _Noreturn static void become_launcher(const rm_launch_host *host, int input, const sigset_t *mask) {
     char *line = host->name ? line_of(host) : NULL;
-    char *ssh[] = {"ssh", "-oBatchMode=yes", (char *)host->name, line, NULL}, **argv = host->name ? ssh : host->argv;
+    char *ssh[] = {"ssh", "-T", "-oBatchMode=yes", "-oControlMaster=no", (char *)host->name, line, NULL};
+    char **argv = host->name ? ssh : host->argv;
     setpgid(0, 0);
     dup2(input, STDIN_FILENO);
     sigprocmask(SIG_SETMASK, mask, NULL);

@@ -16,8 +16,10 @@ static void make_script(const char *name, const char *text) {
 
 /* As ssh, the script joins its words for a shell, and ends the command's input when it is killed. */
 static void put_ssh_in_path(void) {
-    char path[2000], text[400];
-    snprintf(text, sizeof text, "[ $1 = -oBatchMode=yes ] || exit 99\necho $2 >>%s\nhost=$2 exec sh -c \"$3\"",
+    char path[2000], text[600];
+    snprintf(text, sizeof text,
+             "[ \"$1 $2\" = '-T -oBatchMode=yes' ] || exit 99\nwhile [ $# -gt 2 ]; do shift; done\n"
+             "echo $1 >>%s\nhost=$1 exec sh -c \"$2\"",
              in_folder("called"));
     make_script("ssh", text);
     snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
@@ -100,6 +102,15 @@ START_TEST(failure_on_another_host_ends_or_restarts_the_job) {
 }
 END_TEST
 
+/* As ssh does if it cannot connect, or is cut off. */
+START_TEST(failure_of_ssh_is_not_taken_for_that_of_a_rank) {
+    put_ssh_in_path();
+    make_script("ssh", "exit 255");
+    ck_assert_int_eq(end_of(start_hosts("-H localhost:1,far:1", "exec sleep 0.1")), 255);
+    ck_said("ssh far exited with status 255: its message", "the other hosts are being stopped");
+}
+END_TEST
+
 /* A signal to the launcher reaches all ranks, once. */
 START_TEST(signals_reach_other_hosts) {
     pid_t pid[2];
@@ -159,6 +170,7 @@ int main(int argc, char **argv) {
     TCase *cases = tcase_create("launch_hosts");
     tcase_add_loop_test(cases, ranks_are_numbered_across_hosts, 0, COUNT(lists));
     tcase_add_test(cases, failure_on_another_host_ends_or_restarts_the_job);
+    tcase_add_test(cases, failure_of_ssh_is_not_taken_for_that_of_a_rank);
     tcase_add_test(cases, signals_reach_other_hosts);
     tcase_add_test(cases, killed_launcher_leaves_no_ranks);
     tcase_add_test(cases, cut_connection_ends_the_ranks_of_a_host);

@@ -44,6 +44,8 @@ typedef enum {
     WORLD_SIZE,
     NO_PREFIX,
     NO_EFFECT,
+    OF_SSH,
+    OF_ENVIRONMENT,
     HELP,
 } meaning;
 
@@ -93,10 +95,23 @@ static const struct {
     {"world-size", "N", WORLD_SIZE, NULL},
     {"r", "N", REDIRECTS, NULL},
     {"t", "N", TEE, NULL},
-    {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of torchrun's internals */
+    {"rdzv-backend", "BACKEND", NO_EFFECT, NULL}, /* of torchrun */
     {"no-python", NULL, NO_EFFECT, NULL},
     {"monitor-interval", "SECONDS", NO_EFFECT, NULL},
     {"start-method", "METHOD", NO_EFFECT, NULL},
+    {"rdzv-conf", "NAME=VALUE", NO_EFFECT, NULL},
+    {"role", "NAME", NO_EFFECT, NULL},
+    {"allow-run-as-root", NULL, NO_EFFECT, NULL}, /* of mpirun */
+    {"oversubscribe", NULL, NO_EFFECT, NULL},
+    {"tag-output", NULL, NO_EFFECT, NULL},
+    {"bind-to", "WHAT", NO_EFFECT, NULL},
+    {"map-by", "WHAT", NO_EFFECT, NULL},
+    {"mca", "NAME VALUE", NO_EFFECT, NULL},
+    {"x", "NAME", OF_ENVIRONMENT, NULL},
+    {"ssh-port", "PORT", OF_SSH, NULL}, /* of horovodrun */
+    {"p", "PORT", OF_SSH, NULL},
+    {"ssh-identity-file", "FILE", OF_SSH, NULL},
+    {"i", "FILE", OF_SSH, NULL},
 };
 enum { FLAGS = sizeof flags / sizeof flags[0], MOST_LOCAL_RANKS = 4096 };
 
@@ -260,7 +275,16 @@ static remat_status take(request *r, meaning what, const char *where, const char
         r->help = true;
         break;
     case NO_EFFECT:
-        FAIL(INVALID, "%s is a flag of torchrun that has no effect in remat launch; remove it", where);
+        FAIL(INVALID, "%s is another launcher's flag that has no effect in remat launch; remove it", where);
+    case OF_SSH:
+        FAIL(INVALID, "%s is not a flag: write the port, user and key of a host to ~/.ssh/config, which ssh reads",
+             where);
+    case OF_ENVIRONMENT:
+        FAIL(INVALID,
+             "%s is not a flag: REMAT_*, OMP_*, NCCL_*, GLOO_*, CUDA_*, TORCH* and PATH are passed on; for other "
+             "variables "
+             "put `env NAME=VALUE` in front of the command",
+             where);
     }
     return REMAT_OK;
 }
