@@ -155,28 +155,31 @@ static bool take_place(const char *line, int listen_fd) {
     return true;
 }
 
-/* 1: a place; 0: the job is over; -1: the connection is gone, or time is up. */
-static int wait_for_place(const rm_world_request *request, int64_t deadline_ms) {
+typedef enum { GONE, PLACE, OVER, REFUSED } answer; /* GONE: the connection is, or time is up */
+
+/* `theirs`: the engine of the job's ranks, if they refuse this process. */
+static answer wait_for_place(const rm_world_request *request, int64_t deadline_ms, char theirs[16]) {
     char line[RM_WORLD_LINE], host[64];
     int32_t port = 0;
     int listen_fd;
     own_address(host, sizeof host);
-    if (rm_kv_listen(host, &port, "", &listen_fd)) return -1;
-    snprintf(line, sizeof line, "join %" PRId64 " %" PRId64 " %d %d\n", request->step, request->units, port,
-             (int)getpid());
+    if (rm_kv_listen(host, &port, "", &listen_fd)) return GONE;
+    snprintf(line, sizeof line, "join %" PRId64 " %" PRId64 " %d %d %s\n", request->step, request->units, port,
+             (int)getpid(), request->engine);
     bool sent = send_line(line);
     while (sent && receive_line(line, deadline_ms)) {
-        if (take_place(line, listen_fd)) return 1;
+        if (take_place(line, listen_fd)) return PLACE;
         if (!strncmp(line, "note ", 5)) request->say(request->context, rm_printable(line + 5));
         if (!strcmp(line, "spare")) deadline_ms = INT64_MAX;
         bool others_come = !strcmp(line, "wait") && deadline_ms < rm_now_ms() + request->timeout_ms;
         if (others_come) deadline_ms = rm_now_ms() + request->timeout_ms;
-        if (strcmp(line, "over")) continue; /* a call to join, which this process has already answered */
+        bool refused = sscanf(line, "refuse %15s", theirs) == 1;
+        if (!refused && strcmp(line, "over")) continue; /* a call to join, which this process has already answered */
         close(listen_fd);
-        return 0;
+        return refused ? REFUSED : OVER;
     }
     close(listen_fd);
-    return -1;
+    return GONE;
 }
 
 remat_status rm_world_join(const rm_world_request *request, bool *over) {
@@ -188,17 +191,22 @@ remat_status rm_world_join(const rm_world_request *request, bool *over) {
     bool first = connection < 0 && (!count || !atoi(count));
     REQUIRE(read_address(&a), INVALID, RM_WORLD_VARIABLE " is '%.100s', which no launcher sets: unset it",
             getenv(RM_WORLD_VARIABLE));
-    int place = -1;
-    while (place < 0 && rm_now_ms() < deadline) {
+    answer place = GONE;
+    char theirs[16];
+    while (place == GONE && rm_now_ms() < deadline) {
         if (connection < 0) TRY(reach(&a, first, first ? deadline : rm_now_ms() + BACK_MS));
-        place = wait_for_place(request, deadline);
-        if (place < 0) hang_up();
+        place = wait_for_place(request, deadline, theirs);
+        if (place == GONE || place == REFUSED) hang_up();
     }
-    REQUIRE(place >= 0, PEER,
+    REQUIRE(place != REFUSED, INVALID,
+            "the ranks of the job have --dist-backend=%s, but this process has --dist-backend=%s, so the job goes on "
+            "without it: give it --dist-backend=%s",
+            theirs, request->engine, theirs);
+    REQUIRE(place != GONE, PEER,
             "too few ranks have come for %" PRId64
             " s: start the launchers of more hosts, or give a smaller MIN in --nnodes=MIN:MAX",
             request->timeout_ms / 1000);
-    *over = place == 0;
+    *over = place == OVER;
     return REMAT_OK;
 }
 

@@ -3,8 +3,9 @@
  * one is formed when a rank is lost, or when more ranks have come.
  *
  *   process                        host of the world (world_host.c)
- *   join STEP UNITS PORT PID ────►   waits for the others of the last world, and a moment for new ones
+ *   join STEP UNITS PORT PID ENGINE ► waits for the others of the last world, and a moment for new ones
  *                          ◄──────   world GENERATION RANK SIZE ..., the place; or over: the job has ended
+ *                          ◄──────   refuse ENGINE: the ranks of the job communicate by another engine
  *                          ◄──────   note TEXT, spare: why it waits; a spare waits as long as the job runs
  *                          ◄──────   wait: others are still in the step, so its time-out starts anew
  *   (trains)               ◄──────   call: join again after this step
@@ -37,13 +38,14 @@ int64_t rm_world_most(void);
 typedef struct {
     int64_t step;                                     /* the last finished step in this process's memory; -1: none */
     int64_t units;                                    /* the size of a world divides it; 0: any size */
+    const char *engine;                               /* --dist-backend: the same as that of the job's ranks */
     int64_t timeout_ms;                               /* for the whole of rm_world_join, except as a spare */
     void (*say)(void *context, const char *sentence); /* why it waits */
     void *context;
 } rm_world_request;
 
 /* Waits for a place and sets the variables. *over: the job has ended without this process. PEER: too few ranks, or the
- * host of the world is gone. */
+ * host of the world is gone. INVALID: the ranks of a job that has begun have another engine. */
 remat_status rm_world_join(const rm_world_request *request, bool *over);
 
 /* Whether to join again after this step. Costs one system call. Any thread may ask. */

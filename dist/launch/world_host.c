@@ -39,6 +39,7 @@ typedef struct {
     int32_t rank;       /* in this world */
     int64_t slot, step, units;
     int32_t port, pid;
+    char engine[16];
     bool here;     /* on this host: `pid` is known to it */
     char host[64]; /* from which it came */
     char in[RM_WORLD_LINE];
@@ -53,6 +54,7 @@ typedef struct {
     int n, most;
     int64_t generation, size; /* of the last world; -1, 0: none yet */
     int64_t units;            /* of its rank 0 */
+    char engine[16];          /* likewise */
     int64_t looked_ms;        /* last turn of the loop */
     int64_t told_ms;          /* when those that wait were last told that others will come */
     int64_t began_ms;         /* when a rank of it left, or the last one came before the first world; 0: none */
@@ -150,10 +152,19 @@ static bool hear_proof(const world *w, process *p, const char *line) {
     return tell(p, text);
 }
 
+/* With another engine it could not even tell the others that it does not fit. */
+static bool refuse(const world *w, const process *p) {
+    char line[RM_WORLD_LINE];
+    snprintf(line, sizeof line, "refuse %s\n", w->engine);
+    return tell(p, line);
+}
+
 static bool hear_join(world *w, process *p, const char *line) {
-    if (sscanf(line, "join %" SCNd64 " %" SCNd64 " %" SCNd32 " %" SCNd32, &p->step, &p->units, &p->port, &p->pid) != 4)
+    if (sscanf(line, "join %" SCNd64 " %" SCNd64 " %" SCNd32 " %" SCNd32 " %15s", &p->step, &p->units, &p->port,
+               &p->pid, p->engine) != 5)
         return false;
     if (w->over) return tell(p, "over\n");
+    if (w->generation >= 0 && strcmp(p->engine, w->engine)) return refuse(w, p);
     if (p->member || w->generation < 0) begin(w);
     if (w->generation < 0) w->began_ms = rm_now_ms();
     p->noted = false;
@@ -262,6 +273,7 @@ static void form(world *w, int64_t size) {
     w->called = false;
     qsort(w->all, (size_t)w->n, sizeof *w->all, compare_processes);
     w->units = w->all[0].units;
+    memcpy(w->engine, w->all[0].engine, sizeof w->engine);
     for (int i = 0; i < w->n; i++) w->all[i].member = w->all[i].noted = false;
     for (int i = 0; i < size; i++) give_place(w, i, size);
     tell_spares(w, there, size);

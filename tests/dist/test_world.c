@@ -89,7 +89,8 @@ static process start(host h, int slot, int64_t step, int64_t units, const char *
         return p;
     }
     FILE *out = fdopen(ends[1], "w");
-    rm_world_request request = {.step = step, .units = units, .timeout_ms = 10000, .say = say, .context = out};
+    rm_world_request request = {
+        .step = step, .units = units, .engine = "local", .timeout_ms = 10000, .say = say, .context = out};
     bool over = false;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(h.closing);
@@ -280,11 +281,30 @@ END_TEST
 
 START_TEST(strangers_get_no_place) {
     host h = start_world(1);
-    rm_world_request request = {.step = -1, .timeout_ms = 300, .say = say, .context = stderr};
+    rm_world_request request = {.step = -1, .engine = "local", .timeout_ms = 300, .say = say, .context = stderr};
     bool over;
     set_variables(0, h.port, "another secret");
     ck_assert_int_eq(rm_world_join(&request, &over), REMAT_PEER);
     ck_says_all(remat_last_error(), "secret|--master-addr|--run-id");
+    end_world(h);
+}
+END_TEST
+
+/* The others are not called: they train on. */
+START_TEST(process_with_another_engine_is_refused) {
+    host h = start_world(1);
+    process a = start(h, 0, -1, 0, "a");
+    next_line(a, "0/1 0 job");
+    rm_world_request request = {.step = -1, .engine = "gloo", .timeout_ms = 5000, .say = say, .context = stderr};
+    bool over;
+    set_variables(1, h.port, "s");
+    ck_assert_int_eq(rm_world_join(&request, &over), REMAT_INVALID);
+    ck_says_all(remat_last_error(),
+                "job have --dist-backend=local, but this process has --dist-backend=gloo|without it");
+    process b = start(h, 2, -1, 0, "");
+    next_line(a, "0/2 1 job");
+    next_line(b, "1/2 1 job");
+    end(a), end(b);
     end_world(h);
 }
 END_TEST
@@ -304,5 +324,6 @@ int main(void) {
     tcase_add_test(tests, too_few_wait_and_say_so);
     tcase_add_test(tests, ended_job_takes_no_process_in);
     tcase_add_test(tests, strangers_get_no_place);
+    tcase_add_test(tests, process_with_another_engine_is_refused);
     return run_cases("dist/world", tests);
 }

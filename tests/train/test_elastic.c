@@ -194,6 +194,8 @@ static const struct {
      "but '--lr=0.5' on rank", 2},
     {"--batch=3", "'--batch=4' on rank 0, but '--batch=3' on rank|the job goes on without the ranks that differ",
      "but '--batch=3' on rank", 2},
+    {"--dist-backend=mpi", "ranks of the job have --dist-backend=auto, but this process has --dist-backend=mpi",
+     "so the job goes on without it", 2},
     {"--data=missing.txt", "cannot take part, and the others go on without it: missing.txt does not exist",
      "go on without it: missing.txt", 1}};
 

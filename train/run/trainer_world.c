@@ -45,6 +45,7 @@ remat_status rm_trainer_enter_world(rm_trainer *t) {
     bool preset_batch = o->preset && !rm_options_given(o, "batch");
     rm_world_request request = {.step = rm_held_find(&held) ? held.step : -1,
                                 .units = units(o, preset_batch),
+                                .engine = o->dist_backend,
                                 .timeout_ms = (int64_t)(1000 * o->join_timeout),
                                 .say = say};
     remat_status status = rm_world_join(&request, &t->over);
