@@ -135,17 +135,24 @@ static const char *list_text(const buffer *largest, char *text) {
     return text;
 }
 
-enum { RANK_TEXT = 48 };
+enum { RANK_TEXT = 64 };
 static const char *rank_text(const remat_session *s, int rank, char text[RANK_TEXT]) {
     *text = 0;
     if (s->pipeline.size > 1) snprintf(text, RANK_TEXT, " on rank %d of the pipeline", rank);
     return text;
 }
 
+static const char *workspace_text(const remat_session *s, char text[RANK_TEXT]) {
+    uint64_t bytes = rm_session_workspace_bytes(s);
+    *text = 0;
+    if (bytes) snprintf(text, RANK_TEXT, ", library workspaces %" PRIu64 " of them", bytes);
+    return text;
+}
+
 remat_status rm_session_refuse(remat_session *s, uint64_t budget) {
     const rm_schedule *schedule = &s->training;
     buffer resident[LARGEST] = {0}, alive[LARGEST] = {0};
-    char step[RM_STEP_TEXT], resident_text[LIST_TEXT], alive_text[LIST_TEXT], on[RANK_TEXT];
+    char step[RM_STEP_TEXT], resident_text[LIST_TEXT], alive_text[LIST_TEXT], on[RANK_TEXT], libraries[RANK_TEXT];
     int rank;
     TRY(rm_session_neediest_rank(s, &rank, &smallest));
     const rm_problem *problem = s->of_rank ? &s->of_rank[rank].problem : &s->chain.problem;
@@ -153,9 +160,9 @@ remat_status rm_session_refuse(remat_session *s, uint64_t budget) {
     find_largest_at_peak(problem, schedule, alive);
     FAIL(INFEASIBLE,
          "a memory budget of %" PRIu64 " bytes is too small: strategy %s needs at least %" PRIu64
-         " bytes%s here. %" PRIu64 " of them are allocated throughout (largest: %s); the peak is at step %" PRId64
+         " bytes%s here%s. %" PRIu64 " of them are allocated throughout (largest: %s); the peak is at step %" PRId64
          " of %" PRId64 " (%s), where the largest buffers are %s",
-         budget, s->strategy->name, smallest, rank_text(s, rank, on),
+         budget, s->strategy->name, smallest, rank_text(s, rank, on), workspace_text(s, libraries),
          s->of_rank ? s->of_rank[rank].resident_bytes : s->chain.at.bytes, list_text(resident, resident_text),
          schedule->verdict.peak_step, schedule->plan.n_steps,
          rm_step_text(problem, schedule->plan.step[schedule->verdict.peak_step], step), list_text(alive, alive_text));

@@ -222,10 +222,11 @@ static bool halve(search *s, const rm_options *base, const char *before, const c
     return true;
 }
 
-/* Plans on the null device, which supports a second tier: the bytes are the same. */
+/* On a GPU, which spills to host memory and ignores the directory, by itself: only there are its libraries' workspaces known.
+ * Otherwise on the null device, which supports a second tier and opens no file: the bytes are the same. */
 static bool spill_would_fit(search *s, const rm_options *base) {
     rm_options o = *base;
-    o.session.device = "null";
+    if (strcmp(o.session.device, "cuda")) o.session.device = "null";
     o.session.spill_dir = ".";
     return fits(s, &o, "--spill=DIR");
 }
