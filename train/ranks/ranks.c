@@ -518,7 +518,11 @@ remat_status rm_ranks_gather(rm_ranks *ranks, const void *mine, int64_t bytes, v
 
 remat_status rm_ranks_broadcast(rm_ranks *ranks, remat_session *session) {
     if (!ranks->ddp) return REMAT_OK;
-    TRY(rm_ddp_broadcast(ranks->ddp, session));
+    char *settings = remat_settings_text(session);
+    REQUIRE(settings, MEMORY, "no memory to compare sessions");
+    remat_status status = compared(ranks, rm_ddp_broadcast(ranks->ddp, session), settings);
+    remat_text_free(settings);
+    TRY(status);
     rm_host_trim(); /* the buffers were copied through host memory */
     return REMAT_OK;
 }
