@@ -158,9 +158,18 @@ static remat_status find_named(const rm_chain *chain, const char *name, size_t l
          (int)length, name);
 }
 
+static int count_names(const char *cut) {
+    int n = 1;
+    for (; (cut = strchr(cut, ',')); cut++) n++;
+    return n;
+}
+
 static remat_status cut_as_told(const rm_chain *chain, const rm_chain_config *config, boundary *at, int32_t *begin) {
     const remat_pipeline *p = config->pipeline;
     const char *name = p->cut;
+    REQUIRE(count_names(p->cut) == p->size - 1, INVALID,
+            "pipeline cut \"%s\": %d ranks have %d cut%s; give one name for each rank after the first", p->cut, p->size,
+            p->size - 1, p->size == 2 ? "" : "s");
     for (int r = 1; r < p->size; r++) {
         size_t length = strcspn(name, ",");
         TRY(find_named(chain, name, length, &begin[r]));
@@ -172,10 +181,8 @@ static remat_status cut_as_told(const rm_chain *chain, const rm_chain_config *co
                 "pipeline cut \"%.*s\": layers on both sides read %s, but each parameter belongs to one rank; cut "
                 "elsewhere",
                 (int)length, name, of ? of : "a table of parameters");
-        name += length + (name[length] == ',' && r + 1 < p->size);
+        name += length + (name[length] == ',');
     }
-    REQUIRE(!*name, INVALID, "pipeline cut \"%s\": %d ranks have %d cut%s; give one name for each rank after the first",
-            p->cut, p->size, p->size - 1, p->size == 2 ? "" : "s");
     return REMAT_OK;
 }
 

@@ -122,6 +122,7 @@ static const struct {
     {"--nnodes=2 --node-rank=0 --master-addr=localhost true", "that node itself"},
     {"--nnodes=2 --node-rank=0 --master-addr=h --master-port=0 true", "--master-port"},
     {"--master-port=65536 true", "must be from 0 to 65535"},
+    {"--standalone --nnodes=1:2 true", "--standalone is for one host|--nnodes"},
     {"--standalone --master-port=5 true", "--standalone chooses a port"},
     {"--rdzv-endpoint=h:5 --master-addr=h true", "give one or the other"},
     {"--rdzv-endpoint=:5 true", "HOST:PORT"},

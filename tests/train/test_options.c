@@ -191,9 +191,11 @@ START_TEST(other_names_lead_to_flags) {
     static const char *const ours[] = {
 #define NAME(THEIRS, OURS) OURS,
 #define LAUNCH(THEIRS, OURS)
+#define OF_LAUNCH(OURS)
 #include "train/flags/other_names.def"
 #undef NAME
 #undef LAUNCH
+#undef OF_LAUNCH
     };
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         ck_assert_msg(rm_option_find(ours[i], strcspn(ours[i], "=,")) != NULL, "%s", ours[i]);

@@ -298,6 +298,9 @@ START_TEST(impossible_pipelines_are_refused) {
         const char *flags, *says;
     } cases[] = {{"--devices=cpu:3 --pipeline=2", "--pipeline=2|3 ranks|multiple"},
                  {"--devices=cpu:2 --pipeline=2:nothing", "nothing|no layer"},
+                 {"--devices=cpu:3 --pipeline=3:rnn.weight_ih_l1", "3 ranks have 2 cuts"},
+                 {"--devices=cpu:2 --pipeline=2:rnn.weight_ih_l1,head", "2 ranks have 1 cut;"},
+                 {"--nnodes=2 --pipeline=2", "--nnodes is a flag of remat launch"},
                  {"--devices=cpu:2 --pipeline=2 --dump-grads=grads", "--dump-grads|--pipeline"},
                  {"--devices=cpu:2 --pipeline=2 --model=gpt2", "tie"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -422,6 +422,8 @@ static remat_status complete(request *r) {
             "%lld hosts need the same port, which cannot be 0: give --master-port=PORT on all of them",
             (long long)r->nnodes);
     if (r->nnodes == 1 && r->port <= 0) r->standalone = true;
+    REQUIRE(!r->standalone || r->nnodes == 1, INVALID,
+            "--standalone is for one host, but --nnodes gives %lld: remove one", (long long)r->nnodes);
     if (r->port < 0) r->port = 29500;
     TRY(find_node_rank(r));
     if (r->nnodes > 1 && !r->run_id && r->addr) {

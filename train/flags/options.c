@@ -54,6 +54,10 @@ static remat_status unknown(const char *before, const char *name, size_t length,
     const char *other = rm_other_name(name, length, false);
     const char *near = other && is_flag_of(other, for_commands) ? other : nearest(name, length, for_commands);
     int shown = length < RM_OPTION_SHOWN ? (int)length : RM_OPTION_SHOWN;
+    REQUIRE(
+        !rm_is_of_launch(name, length), INVALID,
+        "%s%.*s is a flag of remat launch, which starts ranks: put it after `remat launch`, and the command after `--`",
+        before, shown, name);
     if (near) FAIL(INVALID, "%s%.*s is not a flag; did you mean --%s?", before, shown, name, near);
     FAIL(INVALID, "%s%.*s is not a flag; --help lists them", before, shown, name);
 }
