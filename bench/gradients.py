@@ -202,10 +202,22 @@ def m2rnn(q, k, v, f, w):
     return scan(step, len(q), q.new_zeros(HEADS, SIZE, SIZE)).flatten(1)
 
 
+def ndm(q, k, v, g):
+    q, k, v = split(q), split(k), split(v)
+
+    def step(t, s):
+        s = (g[t, :, None, None].exp() * s + outer(k[t], v[t] - answer(k[t], s))).tanh()
+        return answer(q[t], s), s
+
+    return scan(step, len(q), q.new_zeros(HEADS, SIZE, SIZE)).flatten(1)
+
+
 def transformers_mamba(**settings):
     def way(u, dt, a_log, b, c, d, z):
         from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
+        if settings.get("use_mambapy"):
+            importlib.import_module("mambapy")  # without it transformers runs its loop
         u, dt, b, c, z = (x.t()[None] for x in (u, dt, b, c, z))
         return mamba_selective_scan(u, dt, -a_log.exp(), b, c, d, z, delta_softplus=True, **settings)[0].t()
 
@@ -295,7 +307,17 @@ LAYERS = {  # name: shapes of inputs; the definition; implementations
     "RWKV-7": (dict(r=ALL, w=ALL, k=ALL, v=ALL, kappa=ALL, a=ALL), rwkv7, {
         "Remat": remat_layer(lambda g, **x: g.rwkv7(**x, heads=HEADS))}),
     "M2RNN": (dict(q=ALL, k=ALL, v=ALL, f=HEAD, w=(HEADS, SIZE, SIZE)), m2rnn, {"Remat": remat_layer(lambda g, **x: g.m2rnn(**x), "w")}),
+    "NDM": (dict(q=ALL, k=ALL, v=ALL, g=HEAD), ndm, {"Remat": remat_layer(lambda graph, **x: graph.ndm(**x))}),
 }
+
+PREPARED = {  # what the layers' models do to inputs before
+    "M2RNN": {"f": lambda f: f.sigmoid()},
+    "NDM": {"q": lambda q: normalised(q), "k": lambda k: normalised(k), "g": lambda g: -g.exp()},
+}
+
+
+def normalised(x):
+    return (split(x) / split(x).norm(dim=-1, keepdim=True)).flatten(1)
 
 
 def drawn(shape, timesteps):
@@ -319,8 +341,8 @@ def layers_table(timesteps):
     print("\n| layer | implementation, fp32 | y | gradients | the worst |\n|---|---|--:|--:|---|")
     for layer, (shapes, definition, ways) in LAYERS.items():
         inputs, weights = {name: drawn(shape, timesteps) for name, shape in shapes.items()}, torch.randn(timesteps, WIDE).double()
-        if "f" in inputs and layer == "M2RNN":
-            inputs["f"] = inputs["f"].sigmoid().float().double()
+        for name, prepare in PREPARED.get(layer, {}).items():
+            inputs[name] = prepare(inputs[name]).float().double()
         exact = run_layer(by_name(definition), inputs, weights, torch.float64)
         for name, way in {"the loop": by_name(definition), **ways}.items():
             try:
