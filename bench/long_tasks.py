@@ -11,7 +11,7 @@ also need PyTorch. It prints tables:
   adding-10k    an LSTM with 32 units, a batch of 32, within 32 MiB; three seeds
   budget        the first of these runs again, with everything kept and with a hundredth of those activations: are losses bit-identical?
   adding-100k   the same network within 256 MiB; one seed
-  s5            networks with 128 units, trained on 32 timesteps, evaluated on 32, 320 and 3200
+  s5            networks of 150,000 parameters, trained on 32 timesteps, evaluated on 32, 320 and 3200
   text          language models of half a million parameters on the characters of --text, batch 16 of 256 timesteps, Adam at 0.003: time to a
                 loss of 1.7 per character on the last tenth; without --text it is skipped. It writes text.png if gnuplot is installed
   pixels        an LSTM with 64 units on IDX images (MNIST) as 784 timesteps, all but the last 1,000, batch 32, Adam at 0.003: time to the
@@ -38,7 +38,18 @@ import time
 np = None  # NumPy, which --help does not need: main imports it
 
 HIDDEN = 32  # for adding
-S5 = (("lstm", 1, 4000), ("xlstm", 1, 4000), ("m2rnn", 1, 1000), ("mingru", 2, 4000))
+S5 = {  # about as many parameters as the LSTM's: 149,000
+    "lstm": "--model=lstm --layers=1 --hidden=128",
+    "xlstm": "--model=xlstm --layers=1 --hidden=128",
+    "gdn-negative": "--model=gdn --layers=2 --hidden=64 --heads=1 --allow-neg-eigval",
+    "gdn": "--model=gdn --layers=2 --hidden=64 --heads=1",
+    "rwkv7": "--model=rwkv7 --layers=2 --hidden=64",
+    "mamba": "--model=mamba --layers=2 --hidden=96",
+    "mamba2": "--model=mamba2 --layers=2 --hidden=96 --heads=3 --state-size=64",
+    "m2rnn": "--model=m2rnn --layers=2 --hidden=72 --heads=2",
+    "mingru": "--model=mingru --layers=2 --hidden=72",
+}
+S5_STEPS = 4000
 TEXT = (("lstm", 1, 256, 1000), ("mingru", 2, 128, 500), ("mamba", 2, 192, 500), ("gdn", 2, 128, 500))  # layers, hidden, most steps
 TEXT_LOSS = 1.7
 PIXELS = dict(hidden=64, batch=32, lr=0.003, epochs=10)
@@ -141,17 +152,26 @@ def cpu_seconds(args, name):
         return float(file.read())
 
 
+def lines_of(args, name):
+    return [line for path in sorted(glob.glob(os.path.join(args.folder, name + ".*.jsonl"))) for line in map(json.loads, open(path))]
+
+
+def parameters(args, name):
+    """In thousands."""
+    return next(round(line["params_bytes"] / 4000) for line in lines_of(args, name) if line["event"] == "plan")
+
+
 def s5(args):
-    print("| model | steps | CPU time | process | T = 32 | T = 320 | T = 3200 |\n|---|--:|--:|--:|--:|--:|--:|")
-    for model, layers, steps in S5:
+    print("| model | parameters | CPU time | process | T = 32 | T = 320 | T = 3200 |\n|---|--:|--:|--:|--:|--:|--:|")
+    for model in S5:
         name = f"s5-{model}"
-        run = train(args, name, steps, [
-            "--task=s5", "--seq-len=32", f"--model={model}", f"--layers={layers}", "--hidden=128", "--batch=64",
-            "--samples=1000000", "--lr=0.003", "--lr-schedule=cosine", "--clip-grad-norm=1"])
+        run = train(args, name, S5_STEPS, [
+            "--task=s5", "--seq-len=32", *S5[model].split(), "--batch=64", "--samples=1000000", "--lr=0.003", "--lr-schedule=cosine",
+            "--clip-grad-norm=1"])
         found = [re.search(r"accuracy (\S+) %", evaluate(args, name, [f"--seq-len={T}", "--samples=300"]))[1]
                  for T in (32, 320, 3200)]
         process = max(line["rss_peak_bytes"] for line in run) / 2**20
-        print(f"| {model}, {layers} x 128 | {steps} | {cpu_seconds(args, name):.0f} s | {process:.0f} MiB | "
+        print(f"| {model} | {parameters(args, name)} k | {cpu_seconds(args, name):.0f} s | {process:.0f} MiB | "
               + " | ".join(f"{accuracy} %" for accuracy in found) + " |", flush=True)
 
 
@@ -176,13 +196,12 @@ def text(args):
         run = train(args, name, steps, [
             f"--data={args.text}", "--tokenizer=chars", "--eval-split=0.1", "--eval-every=25", "--seq-len=256", f"--model={model}",
             f"--layers={layers}", f"--hidden={hidden}", "--batch=16", "--lr=0.003", "--clip-grad-norm=1"])
-        lines = [line for path in sorted(glob.glob(os.path.join(args.folder, name + ".*.jsonl"))) for line in map(json.loads, open(path))]
+        lines = lines_of(args, name)
         losses = {line["step"]: line["loss"] for line in lines if line["event"] == "eval"}
-        parameters = next(line["params_bytes"] for line in lines if line["event"] == "plan") / 4000
         reached, each = next((step for step in sorted(losses) if losses[step] <= TEXT_LOSS), None), cpu_seconds(args, name) / steps
         curves[model] = [(step * each, losses[step]) for step in sorted(losses)]
         process = max(line["rss_peak_bytes"] for line in run) / 2**20
-        print(f"| {model}, {layers} x {hidden} | {parameters:.0f} k | {reached or f'not in {steps}'} | {(reached or steps) * each:.0f} s "
+        print(f"| {model}, {layers} x {hidden} | {parameters(args, name)} k | {reached or f'not in {steps}'} | {(reached or steps) * each:.0f} s "
               f"| {process:.0f} MiB | {losses[max(losses)]:.3f} |", flush=True)
     if shutil.which("gnuplot"):
         plot(os.path.join(args.folder, "text.png"), curves)

@@ -157,7 +157,7 @@ script integer_program.py highspy,numpy --budgets=1 --seconds=5 "$source/tests/p
 smaller lengths.py 's/2048, 512, 32, 32, 128$/64, 16, 4, 32, 8/'
 script lengths.py '' --pairs --rounds=1
 script lengths.py torch,numpy --rounds=1
-smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/, (4000|1000|500)\)/, 2)/g' 's/100000, 0/200, 0/' 's/10000\b/100/g' \
+smaller long_tasks.py 's/name, 800/name, 2/; s/--steps=800/--steps=2/' 's/, (1000|500)\)/, 2)/g; s/STEPS = 4000/STEPS = 2/' 's/100000, 0/200, 0/' 's/10000\b/100/g' \
     's/320, 3200/64, 96/g'
 script long_tasks.py numpy out/long --only=adding-10k,budget,s5,adding-100k,text --text="$source/README.md"
 smaller minimal.py 's/64, 10, 100, 1000, 5$/2, 4, 8, 16, 2/'
