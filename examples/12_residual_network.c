@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common.h"
-#include "engine/remat_op.h" /* #include <remat_op.h> where Remat is installed */
+#include <remat_op.h>
 
 enum { BATCH = 16, BLOCKS = 6, WIDTH = 8, STEPS = 40 };
 

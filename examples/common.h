@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/remat.h" /* #include <remat.h> where Remat is installed */
+#include <remat.h>
 
 static inline void check(remat_status status) {
     if (status == REMAT_OK) return;

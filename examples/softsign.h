@@ -2,7 +2,7 @@
 #ifndef SOFTSIGN_H
 #define SOFTSIGN_H
 
-#include "engine/remat_op.h" /* #include <remat_op.h> where Remat is installed */
+#include <remat_op.h>
 
 extern const remat_op softsign, softsign_f64, broken_softsign, broken_softsign_f64;
 

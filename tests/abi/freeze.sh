@@ -10,5 +10,4 @@ for header in remat.h remat_op.h remat/*.h; do
     { echo "/* $header of Remat $1, without its comments. */" && gcc -fpreprocessed -dD -E -P -w "$header"; } \
         >"$kept/$header"
 done
-sed 's|"engine/remat.h".*|<remat.h>|' "$source/examples/common.h" >"$kept/common.h"
-cp "$source/examples/01_fit_a_line.c" "$kept"
+cp "$source/examples/common.h" "$source/examples/01_fit_a_line.c" "$kept"

@@ -12,10 +12,8 @@ sh "$source/tests/install/search_paths.sh" "$build" "$work/tree"
 sh "$source/tests/docs/check_links.sh" "$work/tree/share/doc/remat"
 mkdir "$work/own"
 cp "$source/tests/install/consumer.c" "$source/tests/install/CMakeLists.txt" "$source/examples/06_two_ranks.c" \
-    "$source/examples/08_write_an_op.c" "$source"/examples/softsign*.c "$work/own"
-for header in common softsign; do
-    sed 's|"engine/\(remat[_a-z]*.h\)"|<\1>|' "$source/examples/$header.h" >"$work/own/$header.h"
-done
+    "$source/examples/08_write_an_op.c" "$source"/examples/softsign*.[ch] \
+    "$source/examples/common.h" "$work/own"
 cd "$work/own"
 
 pc=$(find "$work/tree" -name remat.pc)

@@ -375,7 +375,7 @@ const rm_option rm_option_table[] = {
     ONE("keep-best", keep_best, RM_TRAIN, RM_REMEMBERED, "none", keep_best_names, "also keep the training state with the best --eval-every by this metric, as DIR/best",
         .needs = "save|resume; eval-every>0"),
     IN("resume", resume, WEIGHTS | RM_EXPORT, RM_FORGOTTEN, "DIR",
-        "training state, or a folder whose newest one is used; flags that are not given are those of the state"),
+        "training state, or a folder whose newest one is used; flags that are not given are those of the state, but for ranks and files to write"),
     ONE("resume-batch", resume_batch, FIT, RM_FORGOTTEN, "global", "global|rank", "batch size to keep on another number of ranks than the state's; global: that of an update; rank: each rank's --batch",
         .needs = "resume|save"),
     IN("init", init, RM_TRAIN | RM_EVAL | RM_PREDICT | RM_SAMPLE | RM_EXPORT, RM_FORGOTTEN, "FILE", ".safetensors file of weights to start from; it also selects the model"),

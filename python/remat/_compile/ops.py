@@ -1210,7 +1210,7 @@ def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype
     elif p.last(*dims) and not (x.sequence and len(p.axes) == len(dims)):
         made = p.result(t.graph.mean(p.value, len(dims)), dropped=dims)
     else:
-        raise Refused(f"a mean over the axes {dims} of {shape(x.dims)}; only the last axes, or time, are supported")
+        raise Refused(f"a sum or mean over the axes {dims} of {shape(x.dims)}; only the last axes, or time, are supported")
     if keepdim:
         return with_dims(t, made, [() if i in dims else d for i, d in enumerate(x.dims)])
     return made

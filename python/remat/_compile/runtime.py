@@ -159,7 +159,7 @@ class Step:
         return torch.tensor(result.loss)
 
     def evaluate(self, *batch: Any, **named: Any) -> torch.Tensor:
-        """The loss, without dropout, with batch norm's running statistics, and without gradients."""
+        """The loss, without dropout and label smoothing, with batch norm's running statistics, and without gradients."""
         shape = self._ready(batch, named, self._modes)
         shape.follow(self)
         return torch.tensor(shape.session.evaluate().loss)

@@ -421,7 +421,7 @@ class Translator:
         if any(a.repeats for a in want):
             raise Refused("a tensor is expanded here, which Remat does only in add, sub and mul")
         if len(have) != len(want) or {id(a) for a in have} != {id(a) for a in want}:
-            raise Refused(f"axes of a tensor of shape {shape(x.dims)} are missing or not its own")
+            raise Refused(f"a tensor of shape {shape(x.dims)} meets one whose axes come from other tensors, such as a constant that varies over time")
         value = x.value
         if have != want:
             value = self._reordered(x, have, want)
