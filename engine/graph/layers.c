@@ -314,6 +314,10 @@ remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index) 
     return BUILD("step_at", x.id, index.id);
 }
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
+remat_value remat_running_max(remat_graph *graph, remat_value x) { return BUILD("running_max", x.id); }
+remat_value remat_max_over_time(remat_graph *graph, remat_value x) {
+    return remat_last_step(graph, remat_running_max(graph, x));
+}
 remat_value remat_softmax_cross_entropy(remat_graph *graph, remat_value logits, remat_value targets) {
     return BUILD("softmax_cross_entropy", logits.id, targets.id);
 }

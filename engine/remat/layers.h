@@ -304,6 +304,11 @@ remat_value remat_as_sequence(remat_graph *graph, remat_value x);
 remat_value remat_reverse(remat_graph *graph, remat_value x);
 remat_value remat_last_step(remat_graph *graph, remat_value x);      /* (T,B,C) -> (B,C): timestep T-1 */
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x); /* (T,B,C) -> (B,C) */
+remat_value remat_max_over_time(remat_graph *graph, remat_value x);  /* (T,B,C) -> (B,C): remat_running_max's last step */
+/* y[t] = the maximum of x[0] to x[t], element by element: PyTorch's cummax. remat_step_at of it is the maximum of a row's
+ * first timesteps. Of several equal elements the first gets the gradient, as in PyTorch's max over an axis; NaN counts as the
+ * largest. Each call starts anew (remat_config.stateful), so remat_initial_state is not for it. */
+remat_value remat_running_max(remat_graph *graph, remat_value x);
 /* (T,B,C), index i32 (B) -> (B,C): timestep index[b] of row b. */
 remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index);
 

@@ -1077,6 +1077,8 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_reverse": (remat_value, [c.c_void_p, remat_value]),
     "remat_last_step": (remat_value, [c.c_void_p, remat_value]),
     "remat_mean_over_time": (remat_value, [c.c_void_p, remat_value]),
+    "remat_max_over_time": (remat_value, [c.c_void_p, remat_value]),
+    "remat_running_max": (remat_value, [c.c_void_p, remat_value]),
     "remat_step_at": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_softmax_cross_entropy": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_softmax_cross_entropy_smoothed": (remat_value, [c.c_void_p, remat_value, remat_value, c.c_double]),

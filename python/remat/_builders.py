@@ -438,6 +438,16 @@ class Builders:
         """(T,B,C) -> (B,C)"""
         return self._build("mean_over_time", x)
 
+    def max_over_time(self, x: Value) -> Value:
+        """(T,B,C) -> (B,C): running_max's last step"""
+        return self._build("max_over_time", x)
+
+    def running_max(self, x: Value) -> Value:
+        """y[t] = the maximum of x[0] to x[t], element by element: PyTorch's cummax. step_at of it is the maximum of a row's
+        first timesteps. Of several equal elements the first gets the gradient, as in PyTorch's max over an axis; NaN counts as the
+        largest. Each call starts anew (config.stateful), so initial_state is not for it."""
+        return self._build("running_max", x)
+
     def step_at(self, x: Value, index: Value) -> Value:
         """(T,B,C), index i32 (B) -> (B,C): timestep index[b] of row b."""
         return self._build("step_at", x, index)

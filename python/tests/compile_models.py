@@ -56,6 +56,12 @@ class Classifier(nn.Module):
             y = y[:, -1]
         elif self.how == "mean":
             y = y.mean(1)
+        elif self.how == "max":
+            y = y.max(1).values + y.amax(1, keepdim=True).squeeze(1)
+        elif self.how == "pool":
+            y = F.adaptive_max_pool1d(y.transpose(1, 2), 1).squeeze(2)
+        elif self.how == "cummax":
+            y = y.cummax(1).values.mean(1)
         elif self.how == "state":
             y = h[-1]
         elif self.how == "states":

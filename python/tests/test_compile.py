@@ -287,6 +287,9 @@ MODELS = {
     "log softmax and nll": lambda: (LanguageModel(), nll, tokens(4, 9), tokens(4, 9)),
     "last step": lambda: (Classifier("last"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "mean over time": lambda: (Classifier("mean"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "max over time": lambda: (Classifier("max"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "adaptive max pool over time": lambda: (Classifier("pool"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
+    "running maximum": lambda: (Classifier("cummax"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "last state": lambda: (Classifier("state"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "states of all layers": lambda: (Classifier("states"), cross_entropy, torch.randn(4, 9, 5), torch.arange(4)),
     "step of each row": lambda: (
@@ -326,6 +329,7 @@ LAYERS = {
     ),
     "PReLU": nn.PReLU(2),
     "maximum": lambda x: x.amax((2, 3), keepdim=True) + x.max(-1, keepdim=True)[0] + F.adaptive_max_pool2d(x, 1),
+    "maximum over the last axis but one": lambda x: x.amax(2) + x.max(-2, keepdim=True).values.squeeze(2),
     "max pool, ceil_mode": lambda x: F.max_pool2d(F.relu(x), 3, 2, ceil_mode=True),
     "max pool of a row": lambda x: F.max_pool1d(x.flatten(2), 4, 3),
     "pool to more": nn.AdaptiveAvgPool2d((12, 7)),

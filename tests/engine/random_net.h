@@ -115,7 +115,9 @@ static remat_value backwards(net *n) {
 /* A layer whose weights are known only after the last timestep. */
 static remat_value known_at_the_end(net *n) {
     remat_graph *g = n->graph;
-    remat_value whole = draw(2) ? remat_mean_over_time(g, pick(n)) : remat_last_step(g, pick(n)); /* (B,C) */
+    static remat_value (*const reductions[])(remat_graph *, remat_value) = {remat_mean_over_time, remat_last_step,
+                                                                            remat_max_over_time};
+    remat_value whole = reductions[draw(3)](g, pick(n)); /* (B,C) */
     if (draw(2)) whole = remat_tanh(g, whole);
     return remat_linear(g, remat_linear(g, pick(n), whole, REMAT_NONE), param(n, 2, n->width, n->batch), REMAT_NONE);
 }

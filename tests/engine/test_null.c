@@ -226,6 +226,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_final_state(NULL, none, 0).id == 0)                                                                        \
     X(remat_last_step(NULL, none).id == 0)                                                                             \
     X(remat_mean_over_time(NULL, none).id == 0)                                                                        \
+    X(remat_max_over_time(NULL, none).id == 0)                                                                         \
+    X(remat_running_max(NULL, none).id == 0)                                                                           \
     X(remat_softmax_cross_entropy(NULL, none, none).id == 0)                                                           \
     X(remat_softmax_cross_entropy_smoothed(NULL, none, none, 0.1).id == 0)                                             \
     X(remat_softmax_cross_entropy_weighted(NULL, none, none, none, -100, 0).id == 0)                                   \

@@ -158,8 +158,8 @@ START_TEST(windows_off_the_tile_grid_are_refused) {
 }
 END_TEST
 
-/* A running sum is carried from tile to tile, but not from call to call: each call has its own mean. */
-START_TEST(mean_over_time_covers_one_call) {
+/* A running sum or maximum is carried from tile to tile, but not from call to call: each call has its own mean. */
+static void expect_one_call(bool inference, remat_value (*reduced)(remat_graph *, remat_value)) {
     remat_graph *g;
     remat_session *s;
     float x[T * B * C], target[B * C] = {0}, mean[2][B * C];
@@ -168,11 +168,11 @@ START_TEST(mean_over_time_covers_one_call) {
     CHECKED(remat_graph_create(&g));
     remat_value sequence = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, C});
     remat_value w = remat_param(g, "w", 2, (int64_t[]){C, C}, remat_init_uniform(1));
-    remat_value y = remat_mean_over_time(g, remat_linear(g, sequence, w, REMAT_NONE));
+    remat_value y = reduced(g, remat_linear(g, sequence, w, REMAT_NONE));
     remat_value t = remat_input(g, "t", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){B, C});
     remat_config config = REMAT_CONFIG_INIT;
     config.stateful = true;
-    config.inference = _i;
+    config.inference = inference;
     config.tile = 6;
     config.outputs = &y;
     config.n_outputs = 1;
@@ -186,9 +186,13 @@ START_TEST(mean_over_time_covers_one_call) {
     }
     ck_assert_msg(!memcmp(mean[0], mean[1], sizeof *mean), "%g, and then %g", mean[0][0], mean[1][0]);
     ck_assert(config.inference || (step[0].loss == step[1].loss && step[0].grad_norm == step[1].grad_norm));
-    ck_assert_int_eq(remat_count(s, REMAT_CARRIED), 0);
+    ck_assert_int_eq(remat_count(s, REMAT_CARRIED), reduced == remat_max_over_time);
     remat_session_free(s);
     remat_graph_free(g);
+}
+
+START_TEST(reductions_over_time_cover_one_call) {
+    expect_one_call(_i % 2, _i / 2 ? remat_max_over_time : remat_mean_over_time);
 }
 END_TEST
 
@@ -199,6 +203,6 @@ int main(void) {
     tcase_add_test(tests, inference_continues_its_states);
     tcase_add_loop_test(tests, overlapping_windows_continue_from_their_middle, 0, 6 * NET_CELLS);
     tcase_add_test(tests, windows_off_the_tile_grid_are_refused);
-    tcase_add_loop_test(tests, mean_over_time_covers_one_call, 0, 2);
+    tcase_add_loop_test(tests, reductions_over_time_cover_one_call, 0, 4);
     return run_cases("stateful", tests);
 }

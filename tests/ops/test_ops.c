@@ -104,9 +104,9 @@ typedef struct {
 static swept sweep(const char *name, const remat_tensor *x, int n, const double *h_in) {
     static swept out;
     const remat_op *op = rm_op_find_f64(name);
-    double dy[64], h_out[64], scratch[64];
+    double dy[64], h_out[64], scratch[64], aux[64];
     remat_desc desc[REMAT_MAX_INPUTS], state[REMAT_MAX_STATES];
-    remat_call call = {.t_total = 3, .threads = 1, .training = true, .scratch = scratch};
+    remat_call call = {.t_total = 3, .threads = 1, .training = true, .scratch = scratch, .aux = aux};
     out = (swept){{0}, {{0}}, {0}};
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) {
         call.x[i] = i < n ? x[i] : none;
@@ -165,6 +165,20 @@ START_TEST(linear_scan_has_known_values) {
     all_close(got.dx[0], (double[]){10, 320, 0, 60, 3, 35}, 6, "da");
     all_close(got.dx[1], (double[]){1, 16, 1.5, 5, 1, 1}, 6, "db");
     all_close(got.dh, (double[]){2, 8}, 2, "dh");
+}
+END_TEST
+
+/* Values of PyTorch's cummax and its gradient: the first of equal elements is the largest, and NaN is larger than any. A
+ * state is not read at the start of a call. */
+START_TEST(running_max_has_known_values) {
+    double x[6] = {1, 2, 1, NAN, 3, INFINITY}, h_in[2] = {10, 20};
+    remat_tensor t = {rm_desc_make(REMAT_F64, 3, (int64_t[]){3, 2, 1}), x};
+    swept got = sweep("running_max", &t, 1, h_in);
+    all_close(got.y, (double[]){1, 2, 1}, 3, "y");
+    ck_assert(isnan(got.y[3]) && isnan(got.y[5]));
+    CLOSE(got.y[4], 3.0);
+    all_close(got.dx[0], (double[]){2, 1, 0, 2, 1, 0}, 6, "dx");
+    all_close(got.dh, (double[]){0, 0}, 2, "dh");
 }
 END_TEST
 
@@ -319,6 +333,7 @@ int main(void) {
     tcase_add_loop_test(numbers, minimal_cells_have_known_values, 0, 2);
     tcase_add_test(numbers, saturated_minimal_gates_give_no_nan);
     tcase_add_test(numbers, linear_scan_has_known_values);
+    tcase_add_test(numbers, running_max_has_known_values);
     tcase_add_test(numbers, causal_convolution_has_known_values);
     tcase_add_test(numbers, rms_norm_has_known_values);
     tcase_add_test(numbers, batch_norm_has_known_values);

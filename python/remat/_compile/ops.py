@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -1113,11 +1113,35 @@ def amax(t: Translator, self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     x = t.tensor(self)
     n = len(x.dims)
     dims = [d % n for d in ([dim] if isinstance(dim, int) else dim)]
+    if len(dims) == 1 and t.has_time(x, dims[0]):
+        made = over_time(t, x, dims[0], t.graph.max_over_time)
+        return with_dims(t, made, [() if i in dims else d for i, d in enumerate(x.dims)]) if keepdim else made
+    if dims == [n - 2] and n > 2:
+        made = amax(t, transpose(t, x, -2, -1), -1)
+        return unsqueeze(t, made, -2) if keepdim else made
     if sorted(dims) != list(range(n - len(dims), n)) or not 1 <= len(dims) <= 2 or n == len(dims):
-        raise Refused(f"a maximum over the axes {dims} of {shape(x.dims)}; only over the last one or two")
+        raise Refused(f"a maximum over the axes {dims} of {shape(x.dims)}; only over time, or one or two of the last axes")
     plane = unsqueeze(t, x, -2) if len(dims) == 1 else x
     made = max_pool2d(t, plane, shape(plane.dims)[-2:])
     return with_dims(t, made, [*x.dims[: n - len(dims)], *[()] * (len(dims) if keepdim else 0)])
+
+
+def over_time(t: Translator, x: Tensor, dim: int, reduced: Callable[[Value], Value]) -> Tensor:
+    """`reduced` (B,C) of a sequence (T,B,C), whose axis `dim` is time."""
+    p = t.plain(x)
+    if len(p.axes) != 3:
+        raise Refused(f"a reduction over the timesteps of {shape(x.dims)}; only of (time, batch, features)")
+    return Tensor(reduced(p.value), p.axes[1:], [d for i, d in enumerate(x.dims) if i != dim])
+
+
+@op("cummax")
+def cummax(t: Translator, self: Any, dim: int) -> Any:
+    x = t.tensor(self)
+    if not t.has_time(x, dim % len(x.dims)):
+        raise Refused("cummax over another axis than time")
+    p = t.plain(x)
+    values = p.result(t.graph.running_max(p.value))
+    return [values, Missing("the indices of a maximum are not kept", values.dims)]
 
 
 @op("max")
@@ -1206,7 +1230,7 @@ def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype
         return x
     p = t.plain(x)
     if len(dims) == 1 and t.has_time(x, dims[0]) and len(p.axes) == 3:
-        made = Tensor(t.graph.mean_over_time(p.value), p.axes[1:], [d for i, d in enumerate(x.dims) if i != dims[0]])
+        made = over_time(t, x, dims[0], t.graph.mean_over_time)
     elif p.last(*dims) and not (x.sequence and len(p.axes) == len(dims)):
         made = p.result(t.graph.mean(p.value, len(dims)), dropped=dims)
     else:
