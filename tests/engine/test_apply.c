@@ -15,7 +15,7 @@
 
 /* ---- The same network of custom ops ----------------------------------------------------------------------------- */
 
-enum { MOST_OPS = 64 };
+enum { MOST_OPS = 128 };
 static remat_op copies[MOST_OPS];
 static char names[MOST_OPS][48];
 
