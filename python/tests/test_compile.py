@@ -895,3 +895,80 @@ def test_compiled_language_model_runs(tmp_path):
 def test_resnet_runs():
     pytest.importorskip("torchvision", reason="torchvision cannot be imported")
     assert "has not seen" in run_example("resnet.py", "--size=32", "--batch-size=4", "--steps=5")
+
+
+class Learned(nn.Module):
+    """Initial states that are parameters, the same for all rows."""
+
+    def __init__(self, layer, spread):
+        super().__init__()
+        self.rnn, self.spread = layer(5, 16, 2, batch_first=True), spread
+        self.states = nn.ParameterList([torch.randn(2, 1, 16) for _ in range(1 + (layer is nn.LSTM))])
+
+    def forward(self, x):
+        states = tuple(self.spread(s, x.shape[0]) for s in self.states)
+        return self.rnn(x, states if len(states) > 1 else states[0])[0]
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize(
+    "spread",
+    [
+        lambda s, n: s.expand(-1, n, -1),
+        lambda s, n: s.repeat(1, n, 1),
+        lambda s, n: s.tanh().expand(-1, n, -1).contiguous(),
+        lambda s, n: s[0, 0].expand(2, n, 16),
+    ],
+)
+def test_initial_states_are_learned(layer, spread):
+    step = check(Learned(layer, spread), nn.MSELoss(), torch.randn(B, T, 5), torch.randn(B, T, 16))
+    assert float(step(torch.randn(B - 1, T, 5), torch.randn(B - 1, T, 16))) > 0
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_sequences_without_a_batch_axis_work(layer):
+    class Last(LanguageModel):
+        def forward(self, tokens):
+            return super().forward(tokens)[-1]
+
+    check(LanguageModel(layer), nn.CrossEntropyLoss(), tokens(T), tokens(T))
+    check(Last(layer), nn.CrossEntropyLoss(), tokens(T), tokens())
+
+
+CAUSAL = torch.ones(T, T).triu(1).bool()
+
+
+@pytest.mark.parametrize("mask", [CAUSAL, torch.zeros(T, T).masked_fill(CAUSAL, -torch.inf)], ids=["Boolean", "-inf"])
+@pytest.mark.parametrize("is_causal", [None, True])
+def test_transformer_encoder_takes_a_causal_mask_and_padding(mask, is_causal):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2)
+
+        def forward(self, x, lengths):
+            padding = torch.arange(x.shape[1]) >= lengths[:, None]
+            y = self.encoder(x, mask=mask.to(x.dtype) if mask.is_floating_point() else mask, src_key_padding_mask=padding, is_causal=is_causal)
+            return y * ~padding[..., None]
+
+    check(Model(), nn.MSELoss(), torch.randn(B, T, 8), torch.tensor([T, 3, 7, 1]), torch.randn(B, T, 8))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with weights", "without"])
+def test_masks_of_the_batch_may_repeat_for_heads_and_rows(whole):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x, mask):
+            return self.attention(x, x, x, attn_mask=mask, need_weights=whole)[0]
+
+    masks, x, y = CAUSAL.repeat(2 * B, 1, 1), torch.randn(B, T, 8), torch.randn(B, T, 8)
+    masks[2:4, :, 5:] = True
+    check(Model(), nn.MSELoss(), x, masks, y)
+    if not whole:
+        check(Model(), nn.MSELoss(), x, CAUSAL, y)
+    masks[2, :, 3:] = True
+    with pytest.raises(remat.Error, match="differs between heads"):
+        remat.compile(Model(), nn.MSELoss(), (x, masks, y))

@@ -175,3 +175,34 @@ def test_backwards_of_ones_own_are_refused(function, words):
         remat.compile(model, nn.CrossEntropyLoss(), (x, y))
     F.cross_entropy(model(x), y).backward()  # both still work outside
     assert model.linear.weight.grad.any()
+
+
+class Unseeing(nn.Module):
+    """A padding mask, of which the test pads all keys, or the first ones of causal attention."""
+
+    def __init__(self, fill, causal, written_out):
+        super().__init__()
+        self.q, self.fill, self.causal, self.written_out = nn.Linear(C, C), fill, causal, written_out
+
+    def forward(self, x, padding):
+        q, mask = self.q(x), padding[:, None] | ~CAUSAL if self.causal else padding[:, None]
+        if self.written_out:
+            return (q @ q.mT).masked_fill(mask, self.fill).softmax(-1) @ q
+        if self.fill == -math.inf:
+            return F.scaled_dot_product_attention(q, q, q, ~mask)
+        return F.scaled_dot_product_attention(q, q, q, torch.zeros(mask.shape, dtype=q.dtype).masked_fill(mask, self.fill))
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("fill", [-1e9, -math.inf])
+def test_queries_that_see_no_key_are_refused_or_zero_as_in_pytorch(fill, causal, written_out):
+    x, y, padding = torch.randn(B, T, C), torch.randn(B, T, C), torch.zeros(B, T, dtype=torch.bool)
+    model = Unseeing(fill, causal, written_out)
+    step = remat.compile(model, nn.MSELoss(), (x, padding, y))
+    padding[1, : 2 if causal else T] = True
+    if fill == -math.inf and not written_out:
+        check(model, nn.MSELoss(), x, padding, y)
+    else:
+        with pytest.raises(remat.Error, match="batch row 1 .* (NaN|average)"):
+            step(x, padding, y)

@@ -153,6 +153,10 @@ def _ctc_code(log_probs, targets, input_lengths, target_lengths, blank=0, reduct
     return torch.ops.remat.ctc(log_probs, targets, *lengths, blank, zero_infinity)
 
 
+def _causal_code(mask, is_causal=None, size=None):  # type: ignore[no-untyped-def]
+    return is_causal is True
+
+
 _enter_inference_mode = torch.inference_mode.__enter__
 
 
@@ -193,6 +197,8 @@ def _swapped() -> Iterator[None]:
         (nn.utils.rnn.pack_padded_sequence, "__code__", _pack_code.__code__),
         (nn.utils.rnn.pad_packed_sequence, "__code__", _pad_code.__code__),
         (nn.functional.ctc_loss, "__code__", _ctc_code.__code__),
+        # nn.Transformer compares its mask with a causal one, which torch.export cannot; the translation looks at the mask itself.
+        (nn.modules.transformer._detect_is_causal_mask, "__code__", _causal_code.__code__),
         (torch.inference_mode, "__enter__", _refuse_inference_mode),
         (torch.Tensor, "register_hook", _refuse_hook),
     ]

@@ -147,9 +147,9 @@ def expand(t: Translator, self: Any, size: Any, implicit: bool = False) -> Any:
     self = self if isinstance(self, Data) else t.tensor(self)
     dims = [()] * (len(sizes) - len(self.dims)) + list(self.dims)
     if len(sizes) > len(self.dims) and len(sizes) == len(self.dims) + 1 and not isinstance(self, Data):
-        return Stack([self] * sizes[0], [(Atom(sizes[0]),), *self.dims])
+        return Stack([expand(t, self, sizes[1:])] * sizes[0], [(Atom(n),) for n in sizes])
     if len(dims) > 1 and dims[0] == () and sizes[0] > 1 and not isinstance(self, Data) and not self.sequence and len(dims) == 3:
-        return Stack([with_dims(t, self, dims[1:])] * sizes[0], [(Atom(sizes[0]),), *dims[1:]])
+        return Stack([expand(t, with_dims(t, self, dims[1:]), sizes[1:])] * sizes[0], [(Atom(n),) for n in sizes])
     out = [
         d if n in (-1, length(d)) else (Atom(n, repeats=True),) for d, n in zip(dims, sizes, strict=True)
     ]
@@ -210,7 +210,13 @@ def add(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
         other = mul(t, other, alpha)
     if (w := positions(t, self, other)) is not None:
         return w
-    return t.broadcast(t.graph.add, self, other)
+    return t.broadcast(t.graph.add, promoted(self), promoted(other))
+
+
+def promoted(x: Any) -> Any:
+    """Integers and masks as numbers, where they meet numbers."""
+    integers = isinstance(x, Data | torch.Tensor) and not (x.dtype.is_floating_point or x.dtype.is_complex)
+    return as_numbers(x) if integers else x
 
 
 def positions(t: Translator, one: Any, other: Any) -> Tensor | None:
@@ -236,7 +242,7 @@ def sub(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
         return add(t, self, -n * alpha)
     if number(self) is not None:
         return add(t, mul(t, other, -float(alpha)), self)
-    return t.broadcast(t.graph.sub, self, other if alpha == 1 else mul(t, other, alpha))
+    return t.broadcast(t.graph.sub, promoted(self), promoted(other) if alpha == 1 else mul(t, other, alpha))
 
 
 @op("rsub")
@@ -253,7 +259,7 @@ def mul(t: Translator, self: Any, other: Any) -> Any:
         return self if n == 1 else replace(self.before_softmax("a multiple"), scale=self.scale * n, fill=self.fill * n)
     if n is not None:
         return scaled(t, self, n)
-    return t.broadcast(t.graph.mul, self, other)
+    return t.broadcast(t.graph.mul, promoted(self), promoted(other))
 
 
 def scaled(t: Translator, x: Any, factor: float) -> Tensor:
@@ -472,6 +478,8 @@ def constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Any:
 
 @op("linear")
 def linear(t: Translator, input: Any, weight: Any, bias: Any = None) -> Any:
+    if len(dims_of(input)) == 1:
+        return select(t, linear(t, unsqueeze(t, input, 0), weight, bias), 0, 0)
     p = t.plain(input)
     last = len(p.x.dims) - 1
     if not p.last(last):
@@ -521,7 +529,7 @@ def attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     q, k = t.tensor(query), t.tensor(key)
-    made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale, is_causal)
+    made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale, is_causal, unseeing=True)
     if attn_mask is not None:
         made = masked(made, attn_mask)
     return attend(t, replace(made, softmax=True, dropout=dropout_p), value)
@@ -588,7 +596,7 @@ def as_numbers(mask: Any) -> Any:
     return of_mask(mask, "numbers", torch.float32, torch.Tensor.float)
 
 
-def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Value:
+def padding_of(t: Translator, s: Scores, mask: Data, keys: Atom, batch: Atom | None) -> Value:
     """The mask of keys, i32 (S,B), 1 where they are padding."""
     atoms = set(real(a for d in mask.dims for a in leaves(d)))
     for d in mask.dims[-1:]:
@@ -600,10 +608,27 @@ def padding_of(t: Translator, mask: Data, keys: Atom, batch: Atom | None) -> Val
     if len(atoms) > 2:
         raise Refused("a mask that depends on the batch and on heads")
     compute = mask.compute
-    made = Data(
-        f"{mask.name}.padding", torch.int32, mask.source, lambda host: (~kept_keys(compute(host))).int(), mask.dims, True
-    )
+
+    def padding(host: Host) -> torch.Tensor:
+        given = compute(host)
+        kept = kept_keys(given)
+        check_unseeing(s, given.reshape(-1, keys.size), kept.reshape(-1, keys.size))
+        return (~kept).int()
+
+    made = Data(f"{mask.name}.padding", torch.int32, mask.source, padding, mask.dims, True)
     return t.tensor(made).value
+
+
+def check_unseeing(s: Scores, mask: torch.Tensor, kept: torch.Tensor) -> None:
+    """Refuses queries that see no key, unless PyTorch gives them zeros, too. mask and kept: (.., S)."""
+    seeing = kept[..., 0] if s.causal else kept.any(-1)
+    zero = s.unseeing and (mask.dtype == torch.bool or bool(mask[~kept].isneginf().all()))
+    if not zero and not bool(seeing.all()):
+        raise invalid(
+            f"attention masks all keys that a query of batch row {int((~seeing).nonzero()[0, 0])} sees, so PyTorch's result is "
+            f"{'NaN' if s.fill == math.inf and not s.unseeing else 'an average over masked keys'}; leave it "
+            f"{'the first key: put padding at the end' if s.causal else 'a key'}"
+        )
 
 
 def kept_keys(mask: torch.Tensor) -> torch.Tensor:
@@ -615,31 +640,42 @@ def kept_keys(mask: torch.Tensor) -> torch.Tensor:
     return kept
 
 
-def of_queries(t: Translator, mask: Data) -> tuple[Data, bool]:
-    """The mask of all queries, and whether it is causal beside. The example's mask decides; each batch's must be like it."""
+def of_queries(t: Translator, s: Scores, batch: Axis) -> tuple[Data, Scores]:
+    """The mask of all queries and heads, and whether attention is causal beside. The example's mask decides; each batch's
+    must be like it."""
+    assert s.padding is not None
+    mask = s.padding
     if len(mask.dims) < 2 or not real(mask.dims[-2]):
-        return mask, False
-    if any(real(d) for d in mask.dims[1:-2]):
-        raise Refused("a mask that depends on the batch and on heads")
+        return mask, s
     if real(a for d in mask.dims for a in d) != real(a for d in mask.source for a in d):
         raise Refused("a transposed mask of the batch; make it as (rows, queries, keys)")
     compute, queries, keys = mask.compute, length(mask.dims[-2]), length(mask.dims[-1])
-    example = kept_keys(compute(t.example)).reshape(-1, queries, keys)
-    causal = queries == keys and not bool(example.triu(1).any())
+    lead: Sequence[Axis] = mask.dims[:-2] if len(mask.dims) == len(s.dims) else ()  # heads alone
+    rows = length(batch) if lead and real(lead[0]) else 1
+
+    def of_heads(host: Host) -> tuple[torch.Tensor, torch.Tensor]:
+        given = compute(host).reshape(rows, -1, queries, keys)
+        kept = kept_keys(given)
+        if not torch.equal(kept, kept[:, :1].expand_as(kept)):
+            raise invalid("attention has a mask that differs between heads; mask keys only")
+        return given[:, 0], kept[:, 0]
+
+    _, example = of_heads(t.example)
+    s = replace(s, causal=s.causal or (queries == keys and not bool(example.triu(1).any())))
 
     def of_last_query(host: Host) -> torch.Tensor:
-        kept = kept_keys(compute(host)).reshape(-1, queries, keys)
+        given, kept = of_heads(host)
         wanted = kept[:, -1:].expand_as(kept)
-        if not torch.equal(kept, wanted.tril() if causal else wanted):
+        if not torch.equal(kept, wanted.tril() if s.causal else wanted):
             raise invalid("attention has a mask that differs between queries, and is not causal; mask keys only")
-        return kept[:, -1]
+        check_unseeing(s, given, kept)
+        return kept[:, -1].expand(length(batch), keys)
 
     of_last_query(t.example)
-    rows = mask.dims[0] if len(mask.dims) > 2 and real(mask.dims[0]) else ()
-    sizes = (length(rows), keys)
-    made = t.data(f"{mask.name}.keys", torch.bool, sizes, of_last_query)
-    unite_all(made.dims, (rows, mask.dims[-1]))
-    return replace(made, integers=True), causal
+    first = lead[0] if rows > 1 and length(lead[0]) == rows else ()
+    made = t.data(f"{mask.name}.keys", torch.bool, (length(batch), keys), of_last_query)
+    unite_all(made.dims, (first, mask.dims[-1]))
+    return replace(made, integers=True), s
 
 
 def lead_of(x: Tensor) -> Axis:
@@ -666,9 +702,11 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
         raise Refused("keys and values have different sizes")
     factor = s.scale * math.sqrt(width)
     queries = flat[0] if math.isclose(factor, 1, rel_tol=1e-6) else t.graph.scale(flat[0], factor)
-    mask, causal = (None, False) if s.padding is None else of_queries(t, s.padding)
-    padding = padding_of(t, mask, k.time(), k.batch()) if mask else None  # type: ignore[arg-type]
-    made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal or causal, padding, s.dropout)
+    padding = None
+    if s.padding is not None:
+        mask, s = of_queries(t, s, lead_of(k))
+        padding = padding_of(t, s, mask, k.time(), k.batch())  # type: ignore[arg-type]
+    made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal, padding, s.dropout)
     features = tuple(a for d in q.dims[:-2] for a in leaves(d) if a is not q.batch() and not a.repeats)
     axes: list[Axis] = [(q.time(),), (q.batch(),) if q.batch() else (), (*features, *leaves(v.dims[-1]))]  # type: ignore[list-item]
     return Tensor(made, axes, [*q.dims[:-1], v.dims[-1]], True)
@@ -743,13 +781,15 @@ def recurrent(
 ) -> Any:  # fmt: skip
     dims = dims_of(x)
     time, batch = (dims[1], dims[0]) if batch_first else (dims[0], dims[1])
+    if not leaves(batch):  # a sequence without a batch
+        x = with_dims(t, x, [time, dims[2]])
     p = t.plain(t.as_sequence(x, time, batch))
     directions, kinds = 1 + bidirectional, len(states) or (2 if mode == "LSTM" else 1)
     given = list(weights)
     per_layer = 2 + 2 * bias + bool(projection)
     reset = row_ends(t, lengths, time, batch) if lengths is not None else None
     finals: list[list[Tensor | Missing]] = [[] for _ in range(2)]
-    first = [states_of(t, s, layers * directions) for s in states]
+    first = [states_of(t, s, layers * directions, batch) for s in states]
     h = p.value
     for layer in range(layers):
         if layer and dropout:
@@ -789,12 +829,25 @@ def cell(t: Translator, mode: str, x: Value, weights: Sequence[Value], bias: boo
     return builder(x, w_ih, w_hh, b[0], b[1])
 
 
-def states_of(t: Translator, given: Any, count: int) -> list[Value | None]:
+def states_of(t: Translator, given: Any, count: int, batch: Axis) -> list[Value | None]:
     """The initial states of each layer and direction, (B,H) each; None: zeros."""
     if isinstance(given, torch.Tensor) and not isinstance(given, torch.nn.Parameter) and not bool(given.any()):
         return [None] * count
+    if isinstance(given, Tensor):
+        given = with_dims(t, given, [given.dims[0], real(given.dims[1]), given.dims[2]])
     parts = given.parts if isinstance(given, Stack) else [select(t, given, 0, i) for i in range(count)]
-    return [t.plain(part).value for part in parts]
+    return [state_of(t, part, batch) for part in parts]
+
+
+def state_of(t: Translator, given: Any, batch: Axis) -> Value:
+    """One state for all rows, such as a learned one, is added to zeros of (B,H)."""
+    x = t.tensor(given)
+    rows, width = length(batch), length(x.dims[1])
+    if rows > 1 and not real(x.dims[0]):
+        zeros = t.data(f"zeros.{rows}.{width}", torch.float32, (rows, width), lambda host: torch.zeros(rows, width))
+        unite(zeros.dims[0], batch)
+        x = t.broadcast(t.graph.add, zeros, with_dims(t, x, [(), x.dims[1]]))
+    return t.plain(x).value
 
 
 def keep_finals(t: Translator, finals: list[list[Tensor | Missing]], y: Value, mode: str, lengths: Any, batch: Axis) -> None:
@@ -1332,6 +1385,8 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
     mean_only(reduction)
+    if len(dims_of(self)) == 1:
+        self, target = unsqueeze(t, self, 0), unsqueeze(t, target, 0)
     x = classes_last(t, self)
     y = t.tensor(target)
     if len(y.dims) != len(x.dims) - 1:

@@ -238,6 +238,7 @@ class Scores:
     fill: float = math.inf  # how far masked scores are below others, at least
     softmax: bool = False
     dropout: float = 0.0
+    unseeing: bool = False  # a query that sees no key yields 0, as in scaled_dot_product_attention; written out it yields NaN
 
     def before_softmax(self, what: str) -> Scores:
         if self.softmax:

@@ -354,12 +354,10 @@ class Translator:
             kept = [a for a in atoms if a in order]
             sizes, swap = tuple(a.size for a in kept), [kept.index(a) for a in order]
             integer = not data.dtype.is_floating_point
-            value = self.graph.input(
-                data.name, "i32" if integer else "f32", "sequence" if time else "static", shape(axes) or (1,)
-            )
+            lengths = shape(axes) or (1,)
+            value = self.graph.input(data.name, "i32" if integer else "f32", "sequence" if time else "static", lengths)
             if data.dtype in (torch.float64, torch.complex64):
                 raise Refused(f"{data.name} is {data.dtype}; use float32")
-            lengths = shape(axes)
             self.out.inputs[data.name] = lambda host: data.compute(host).reshape(sizes).permute(swap).reshape(lengths)
             self._made[data.name] = Tensor(value, axes, list(data.source), bool(time))
         made = self._made[data.name]
