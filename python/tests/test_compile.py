@@ -355,7 +355,7 @@ def test_layers_have_pytorchs_gradients(name):
 CORNERS = {
     "relu": F.relu, "relu6": F.relu6, "gelu": F.gelu, "elu": F.elu, "selu": F.selu, "abs": torch.abs, "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish, "hardtanh": lambda x: F.hardtanh(x, -3, 6), "mish": F.mish,
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.3), "negative slope": lambda x: F.leaky_relu(x, -0.3),
+    "celu": lambda x: F.celu(x, 0.7), "leaky_relu": lambda x: F.leaky_relu(x, 0.3), "negative slope": lambda x: F.leaky_relu(x, -0.3),
     "PReLU": nn.PReLU(init=0.3), "PReLUs": nn.PReLU(5), "clamp": lambda x: x.clamp(-3, 6), "clamp_min": lambda x: x.clamp(min=0),
     "clamp_max": lambda x: x.clamp(max=0),
 }  # fmt: skip
@@ -570,6 +570,11 @@ class Sorted(nn.Module):
         return self.inner(x).sort(1).values.mean(1)
 
 
+class Branching(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
 class PackedState(Tagger):
     """Reads the final c of a packed LSTM."""
 
@@ -587,6 +592,8 @@ def test_final_c_of_a_packed_lstm_is_refused():
     ("model", "words"),
     [
         (lambda: Cells(), ["cell", "lstm_cell", "nn.LSTM", "test_compile.py", "line"]),
+        (lambda: nn.Sequential(Classifier("last"), Branching()), ["module '1'", "values of a tensor", "test_compile.py", "in forward"]),
+        (lambda: nn.Sequential(nn.BatchNorm1d(9, momentum=None), Classifier("last")), ["module '0'", "momentum=None"]),
         (lambda: Sorted(), ["aten::sort", "test_compile.py", "line"]),
         (lambda: Classifier("last").double(), ["float64", "float32"]),
         (lambda: Classifier("last").to("meta"), ["meta", "CPU"]),
@@ -648,6 +655,37 @@ def in_inference_mode(m, x):
     return y + m.inner(x)
 
 
+def branches(m, x):
+    y = m.inner(x)
+    return y * 2 if y.sum() > 0 else y
+
+
+def reads_number(m, x):
+    return m.inner(x) * float(m.inner.bias[0])
+
+
+def reads_item(m, x):
+    return m.inner(x) * m.inner.bias[0].item()
+
+
+def selects_by_mask(m, x):
+    y = m.inner(x)
+    return (y + y[y > 0].mean()) if len(y[y > 0]) else y
+
+
+def reads_data(m, x):
+    y = m.inner(x)
+    return y + y.data
+
+
+def reads_parameters_data(m, x):
+    return m.inner(x) * m.inner.bias.data
+
+
+def becomes_numpy(m, x):
+    return m.inner(x) + torch.from_numpy(x.numpy())
+
+
 def draws(m, x):
     return m.inner(x) + torch.randn(5)
 
@@ -700,7 +738,14 @@ def carries_state(m, x):
     [
         (stops_gradient, ["aten::detach", "test_compile.py", "line"]),
         (without_gradient, ["no_grad", "test_compile.py", "line"]),
-        (in_inference_mode, ["inference_mode"]),
+        (in_inference_mode, ["inference_mode", "test_compile.py", "line"]),
+        (branches, ["values of a tensor", "the model", "test_compile.py", "in branches"]),
+        (reads_number, ["values of a tensor", "the model", "test_compile.py", "in reads_number"]),
+        (reads_item, ["values of a tensor", "test_compile.py", "line"]),
+        (selects_by_mask, ["values of a tensor", "test_compile.py", "in selects_by_mask"]),
+        (reads_data, [".data", "the model", "test_compile.py", "in reads_data"]),
+        (reads_parameters_data, [".data", "test_compile.py", "line"]),
+        (becomes_numpy, [".numpy()", "test_compile.py", "line"]),
         (draws, ["aten::randn", "random", "test_compile.py", "line"]),
         (draws_in_place, ["aten::normal_", "random"]),
         (draws_in_python, ["random"]),

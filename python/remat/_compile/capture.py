@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 import random
+import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +18,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .. import nn as layers
 from .._library import invalid
+from ..errors import Error
 
 
 @torch.library.custom_op("remat::recurrent", mutates_args=())
@@ -75,6 +79,7 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     raise NotImplementedError("remat::rotary only exists in exported programs")
 
 
+_NOT_THE_USERS = (*(f'File "{os.path.dirname(file)}/' for file in (torch.__file__, __file__)), 'File "<string>"', 'File "<eval_with_key>')
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
@@ -182,6 +187,16 @@ def _refusal(cls: Any) -> Any:
     return staticmethod(forward)
 
 
+_data: Any = torch.Tensor.data
+
+
+def _refuse_data(self: torch.Tensor) -> torch.Tensor:
+    """PyTorch itself reads .data while it traces."""
+    if f'File "{sys._getframe(1).f_code.co_filename}"'.startswith(_NOT_THE_USERS):
+        return _data.__get__(self)  # type: ignore[no-any-return]
+    raise invalid(".data of a tensor in forward is hidden from autograd and from a captured step; use the tensor itself, or detach()")
+
+
 def _refuse_hook(self: Any, hook: Any) -> None:
     raise invalid("Tensor.register_hook() in forward: hooks are not in an exported program")
 
@@ -201,6 +216,7 @@ def _swapped() -> Iterator[None]:
         (nn.modules.transformer._detect_is_causal_mask, "__code__", _causal_code.__code__),
         (torch.inference_mode, "__enter__", _refuse_inference_mode),
         (torch.Tensor, "register_hook", _refuse_hook),
+        (torch.Tensor, "data", property(_refuse_data, _data.__set__)),
     ]
     changes += [(cls, "forward", _refusal(cls)) for cls in _functions()]
     before = [vars(owner).get(name, getattr(owner, name)) for owner, name, _ in changes]
@@ -325,13 +341,38 @@ def export(
     with _swapped(), _kept(model):
         try:
             program = torch.export.export(whole, batch, named, dynamic_shapes=dynamic, strict=False)
+        except GuardOnDataDependentSymNode as error:
+            raise invalid(f"{_raised_at(error, model)}: {READS_VALUES}") from error
+        except Error as error:
+            raise invalid(f"{where}: {error}" if (where := _raised_at(error, model)) else str(error)) from None
         except (ValueError, RuntimeError, IndexError) as error:
             if dynamic or (found := _shape_error(whole, batch, named)) is None or type(found) is not type(error):
                 raise
-            raise invalid(f"the model and its loss cannot compute a batch of shapes {_shapes(batch, named)}: {found}") from error
+            where = _raised_at(found, model) or "the model and its loss"
+            raise invalid(f"{where} cannot compute a batch of shapes {_shapes(batch, named)}: {found}") from error
     _name_layers(program.graph)
     program.graph.eliminate_dead_code()
     return program
+
+
+READS_VALUES = (
+    "forward reads the values of a tensor, such as by `if`, float(), .item() or a mask as an index, and a captured step would "
+    "repeat what they are now; use torch.where or a product with the mask, or pass the number in the batch"
+)
+
+
+def _raised_at(error: Exception, model: nn.Module) -> str:
+    """The module's path and the line of the user's code in which tracing raised an error; empty if it was not there."""
+    module, line, paths = "", "", {id(m): name for name, m in model.named_modules()}
+    inside = False
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        inside = inside or isinstance(first, _Whole)
+        module = paths.get(id(first), module)
+        at = f'File "{code.co_filename}", line {number}, in {code.co_name}'
+        line = line if not inside or at.startswith(_NOT_THE_USERS) else at
+    return f"module {module!r}, {line}" if module and line else f"the model, {line}" if line else ""
 
 
 def _shapes(batch: tuple[Any, ...], named: dict[str, Any]) -> str:
@@ -379,9 +420,6 @@ def concrete(value: Any, sizes: Sizes) -> Any:
     if made.free_symbols:
         return made
     return bool(made) if isinstance(value, torch.SymBool) else int(made) if isinstance(value, torch.SymInt) else float(made)
-
-
-_NOT_THE_USERS = tuple(f'File "{os.path.dirname(file)}/' for file in (torch.__file__, __file__))
 
 
 def op_name(node: Node) -> str:

@@ -353,6 +353,11 @@ def elu(t: Translator, self: Any, alpha: float = 1, scale: float = 1, input_scal
     return scaled(t, add(t, relu(t, self), scaled(t, add(t, below, -1), alpha)), scale)
 
 
+@op("celu")
+def celu(t: Translator, self: Any, alpha: float = 1) -> Any:
+    return elu(t, self, alpha, 1, 1 / alpha)
+
+
 @op("abs")
 def absolute(t: Translator, self: Any) -> Any:
     return add(t, relu(t, self), relu(t, neg(t, self)))

@@ -338,6 +338,8 @@ def _tensors(model: nn.Module) -> dict[str, _Held]:
     for name, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             raise invalid(f"module {name!r} has a backward hook, which a compiled step does not call; remove it")
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+            raise invalid(f"module {name!r} has momentum=None, which makes its averages depend on the number of calls; give a number")
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, x in named:
         if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):

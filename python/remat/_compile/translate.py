@@ -18,7 +18,7 @@ from .._library import invalid
 from ..errors import Error
 from ..graph import Graph, Value
 from ..graph import zeros as init_zeros
-from .capture import Sizes, concrete, op_name, place
+from .capture import READS_VALUES, Sizes, concrete, op_name, place
 from .tensors import (
     BATCH,
     TIME,
@@ -200,7 +200,8 @@ class Translator:
     def _call(self, node: Node) -> Any:
         name = op_name(node)
         if isinstance(node.meta.get("val"), _SYMBOLIC):
-            return concrete(node.meta["val"], self.example.sizes)
+            made = concrete(node.meta["val"], self.example.sizes)
+            return made if isinstance(made, int | float) else Missing(READS_VALUES, [])
         if node.target is operator.getitem:
             made = self.env[node.args[0]]  # type: ignore[index]
             return made[node.args[1]]
