@@ -206,3 +206,74 @@ def test_queries_that_see_no_key_are_refused_or_zero_as_in_pytorch(fill, causal,
     else:
         with pytest.raises(remat.Error, match="batch row 1 .* (NaN|average)"):
             step(x, padding, y)
+
+
+class Recurrent(nn.Module):
+    """A layer on a recurrent layer's output, all of whose axes have the same size: shapes cannot tell them apart."""
+
+    def __init__(self, function, *layers):
+        super().__init__()
+        self.rnn, self.linear, self.layer = nn.GRU(C, C, batch_first=True), nn.Linear(C, C), nn.Sequential(*layers)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def over_time(m, x):
+    return m.layer(m.rnn(x)[0].transpose(1, 2)).transpose(1, 2)
+
+
+def over_features(m, x):
+    return m.layer(m.rnn(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "layer", "words"),
+    [
+        (over_time, nn.LayerNorm(C), "layer_norm.* is time"),
+        (over_time, nn.RMSNorm(C), "rms_norm.* is time"),
+        (over_time, nn.GroupNorm(1, C), "group_norm.* normalizes over time"),
+        (over_time, nn.InstanceNorm1d(C), "instance_norm.* normalizes over time"),
+        (over_time, nn.Conv1d(C, C, 3, padding=1), "conv1d.* is time"),
+        (over_time, nn.MaxPool1d(3, 1, 1), "max_pool1d.* is time"),
+        (over_time, nn.ConstantPad1d((2, -2), 0.0), "pad"),
+        (over_features, nn.BatchNorm1d(C), "batch_norm.* axis 1 of .* is time"),
+        (over_features, nn.GroupNorm(1, C), "group_norm.* axis 1 of .* is time"),
+        (over_features, nn.Conv1d(C, C, 3, padding=1), "conv1d.* is time"),
+        (lambda m, x: m.linear(x[0]) + m.linear(x[0]).t(), nn.Identity(), "add.*x \\+ x.T"),
+        (lambda m, x: m.rnn(x)[0] * m.rnn(x)[0].transpose(1, 2), nn.Identity(), "mul"),
+    ],
+)
+def test_axes_of_equal_size_are_not_taken_for_each_other(function, layer, words):
+    x = torch.randn(C, C, C)
+    y = torch.randn(C, C) if "x.T" in words else torch.randn(C, C, C)
+    with pytest.raises(remat.Error, match=words):
+        remat.compile(Recurrent(function, layer), nn.MSELoss(), (x, y))
+
+
+@pytest.mark.parametrize(
+    ("function", "layer"),
+    [
+        (over_time, nn.BatchNorm1d(C)),
+        (over_features, nn.LayerNorm(C)),
+        (lambda m, x: m.linear(x).mean(0), nn.Identity()),
+        (lambda m, x: m.linear(x).sum((0, 1)), nn.Identity()),
+        (lambda m, x: m.linear(x).mean(1, keepdim=True), nn.Identity()),
+    ],
+)
+def test_axes_of_equal_size_have_pytorchs_results(function, layer):
+    model, x = Recurrent(function, layer), torch.randn(C, C, C)
+    for unused in (model.rnn, model.linear, model.layer):
+        unused.requires_grad_(False)
+    (model.rnn if function in (over_time, over_features) else model.linear).requires_grad_(True)
+    check(model, nn.MSELoss(), x, torch.randn_like(model(x)))
+
+
+def test_means_of_padded_rows_divide_by_the_lengths_of_the_batch():
+    class Model(Recurrent):
+        def forward(self, x, lengths):
+            kept = (torch.arange(T) < lengths[:, None])[..., None]
+            return (self.rnn(x)[0] * kept).sum(1) / kept.sum(1) + self.linear(x[:, 0]) / lengths[:, None]
+
+    check(Model(None), nn.MSELoss(), torch.randn(B, T, C), torch.tensor([T, 2, 4]), torch.randn(B, C))

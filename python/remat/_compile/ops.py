@@ -270,8 +270,10 @@ def scaled(t: Translator, x: Any, factor: float) -> Tensor:
 @op("div", "true_divide")
 def div(t: Translator, self: Any, other: Any, rounding_mode: Any = None) -> Any:
     n = number(other)
+    if isinstance(other, Data | torch.Tensor) and n is None and not isinstance(other, torch.nn.Parameter) and not rounding_mode:
+        return mul(t, self, of_mask(other, "reciprocal", torch.float32, lambda x: 1 / x.float()))
     if n is None or rounding_mode:
-        raise Refused("only a division by a number is supported")
+        raise Refused("only a division by a number, or by numbers of the batch, is supported")
     return mul(t, self, 1 / n)
 
 
@@ -1064,6 +1066,23 @@ def pair(x: Any) -> list[int]:
     return [int(x)] * 2 if isinstance(x, int) else [int(n) for n in (list(x) * 2 if len(x) == 1 else x)]
 
 
+def plain_planes(t: Translator, x: Any, count: int) -> Plain:
+    """The value whose last `count` axes are PyTorch's last."""
+    p = t.plain(x)
+    n = len(p.x.dims)
+    if n < count or not p.last(*range(n - count, n)):
+        raise Refused(f"one of the last {count} axes of {shape(p.x.dims)} is time or batch, so Remat does not have it whole")
+    return p
+
+
+def plain_channels(t: Translator, x: Any) -> Plain:
+    """The value in which PyTorch's axis 1 is that of the channels."""
+    p = t.plain(x)
+    if p.at.get(1) != 1 + p.x.sequence:
+        raise Refused(f"axis 1 of {shape(p.x.dims)} is time or batch, not channels")
+    return p
+
+
 def planes(p: Plain, value: Value, channels: bool = True) -> Tensor:
     """A result with new channels and planes: the last axes of `value`."""
     n, m = len(p.x.dims), len(p.axes)
@@ -1077,7 +1096,7 @@ def conv2d(
     t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
-    p = t.plain(input)
+    p = plain_planes(t, input, 3)
     w = t.tensor(weight).value
     b = None if bias is None else t.tensor(bias).value
     x, padding = padded(t, p.value, padding, [(k - 1) * d for k, d in zip(w.shape[2:], pair(dilation), strict=True)])
@@ -1099,7 +1118,7 @@ def conv1d(
     t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
-    p = t.plain(input)
+    p = plain_planes(t, input, 2)
     w = t.tensor(weight).value
     b = None if bias is None else t.tensor(bias).value
     padding = padding if isinstance(padding, str) else [0, pair(padding)[0]]
@@ -1114,7 +1133,7 @@ def conv_transpose2d(
     t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
-    p = t.plain(input)
+    p = plain_planes(t, input, 3)
     b = None if bias is None else t.tensor(bias).value
     value = t.graph.conv_transpose2d(
         p.value, t.tensor(weight).value, b, pair(stride), pair(padding), pair(output_padding), groups, pair(dilation)
@@ -1130,7 +1149,7 @@ def max_pool2d(
     if pair(dilation) != [1, 1]:
         raise Refused("dilation is not supported")
     window, step, around = pair(kernel_size), pair(stride) if stride else pair(kernel_size), pair(padding)
-    p = t.plain(self)
+    p = plain_planes(t, self, 2)
     value = p.value
     over = past_the_end(p.value.shape[-2:], window, step, around) if ceil_mode else [0, 0]
     if any(over):
@@ -1228,14 +1247,14 @@ def avg_pool2d(
 ) -> Any:  # fmt: skip
     if ceil_mode or divisor_override or (not count_include_pad and any(pair(padding))):
         raise Refused("ceil_mode, divisor_override and count_include_pad=False are not supported")
-    p = t.plain(self)
+    p = plain_planes(t, self, 2)
     value = t.graph.avg_pool2d(p.value, pair(kernel_size), pair(stride) if stride else None, pair(padding))
     return planes(p, value, channels=False)
 
 
 @op("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
-    p = t.plain(self)
+    p = plain_planes(t, self, 2)
     have, want = [length(d) for d in p.x.dims[-2:]], pair(output_size)
     if have == want:
         return p.x
@@ -1252,7 +1271,7 @@ def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
 
 @op("upsample_nearest2d", "upsample_bilinear2d")
 def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
-    p = t.plain(input)
+    p = plain_planes(t, input, 2)
     assert t.node is not None
     made = t.sizes(t.node.meta["val"])
     have = [length(d) for d in p.x.dims[-2:]]
@@ -1274,7 +1293,7 @@ def pad(t: Translator, self: Any, pad: Sequence[int], mode: str = "constant", va
         return self
     if mode != "constant" or value or len(pad) > 4 or min(pad) < 0:
         raise Refused(f"padding {list(pad)} of mode {mode}; only zeros around the last two axes are supported")
-    p = t.plain(self)
+    p = plain_planes(t, self, 2 if len(pad) > 2 or len(dims_of(self)) > 2 else 1)
     left, right, top, bottom = [*pad, 0, 0][:4]
     return planes(p, t.graph.pad2d(p.value, [top, left], [bottom, right]), channels=False)
 
@@ -1291,8 +1310,10 @@ def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype
         made = over_time(t, x, dims[0], t.graph.mean_over_time)
     elif p.last(*dims) and not (x.sequence and len(p.axes) == len(dims)):
         made = p.result(t.graph.mean(p.value, len(dims)), dropped=dims)
+    elif dims != list(range(n - len(dims), n)):
+        made = mean(t, permute(t, x, [*(i for i in range(n) if i not in dims), *dims]), list(range(n - len(dims), n)))
     else:
-        raise Refused(f"a sum or mean over the axes {dims} of {shape(x.dims)}; only the last axes, or time, are supported")
+        raise Refused(f"a sum or mean over the axes {dims} of {shape(x.dims)}; only axes of features together, or time, are supported")
     if keepdim:
         return with_dims(t, made, [() if i in dims else d for i, d in enumerate(x.dims)])
     return made
@@ -1318,7 +1339,7 @@ def layer_norm(
 ) -> Any:  # fmt: skip
     if len(normalized_shape) != 1:
         raise Refused(f"layer norm over {list(normalized_shape)}; only over the last axis")
-    p, n = t.plain(input), normalized_shape[0]
+    p, n = plain_planes(t, input, 1), normalized_shape[0]
     return p.result(t.graph.layer_norm(p.value, ones(t, weight, n, 1), bias if bias is None else ones(t, bias, n, 0), eps))
 
 
@@ -1326,7 +1347,7 @@ def layer_norm(
 def rms_norm(t: Translator, input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
     if len(normalized_shape) != 1:
         raise Refused(f"RMS norm over {list(normalized_shape)}; only over the last axis")
-    p = t.plain(input)
+    p = plain_planes(t, input, 1)
     epsilon = torch.finfo(torch.float32).eps if eps is None else eps
     return p.result(t.graph.rms_norm(p.value, ones(t, weight, normalized_shape[0], 1), epsilon))
 
@@ -1336,7 +1357,9 @@ def group_norm(
     t: Translator, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:  # fmt: skip
-    p = t.plain(input)
+    p = plain_channels(t, input)
+    if any(t.has_time(p.x, i) for i in range(1, len(p.x.dims))):
+        raise Refused("it normalizes over time; layer norm of (.., features) normalizes each timestep")
     n = length(p.x.dims[1])
     return p.result(t.graph.group_norm(p.value, num_groups, ones(t, weight, n, 1), ones(t, bias, n, 0), eps))
 
@@ -1360,7 +1383,7 @@ def batch_norm(
         raise Refused("batch norm in evaluation mode; call train() on the module, or fold it into the layer before it")
     if running_mean is None:
         raise Refused("batch norm with track_running_stats=False")
-    p = t.plain(input)
+    p = plain_channels(t, input)
     gain, shift = (None if x is None else t.tensor(x).value for x in (weight, bias))
     average, variance = (t.stored(x, statistics=True).value for x in (running_mean, running_var))
     return p.result(t.graph.batch_norm(p.value, gain, shift, average, variance, momentum, eps, False))

@@ -417,6 +417,8 @@ class Translator:
         """The value with these axes. A sequence's first two are its time and batch. Copies only if the order differs."""
         have = [a for axis in x.axes for a in leaves(axis) if a.size > 1]
         want = [a for axis in axes for a in leaves(axis) if a.size > 1]
+        if len({id(a) for a in have}) < len(have):
+            raise Refused(f"two axes of a tensor of shape {shape(x.dims)} were taken for one, as in x + x.T; Remat cannot tell them apart")
         if any(a.repeats for a in want):
             raise Refused("a tensor is expanded here, which Remat does only in add, sub and mul")
         if len(have) != len(want) or {id(a) for a in have} != {id(a) for a in want}:
