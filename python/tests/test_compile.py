@@ -1017,3 +1017,53 @@ def test_masks_of_the_batch_may_repeat_for_heads_and_rows(whole):
     masks[2, :, 3:] = True
     with pytest.raises(remat.Error, match="differs between heads"):
         remat.compile(Model(), nn.MSELoss(), (x, masks, y))
+
+
+class Buffers(nn.Module):
+    """Buffers that become constants of the captured step: an index, a mask, a folded product and a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.linear, self.norm = nn.Embedding(6, 5), nn.Linear(5, 5), nn.BatchNorm1d(5)
+        self.register_buffer("index", torch.tensor([0, 1, 2, 3]))
+        self.register_buffer("mask", torch.tensor([True, False, True, True, False]))
+        self.register_buffer("factors", torch.arange(5.0))
+        self.register_buffer("number", torch.tensor(2.0))
+        self.register_buffer("live", torch.ones(5))
+
+    def forward(self, x):
+        y = self.norm(self.linear(x)) + self.table(self.index) * self.live
+        return y.masked_fill(self.mask, 0.5) * (self.factors + 1) * self.number
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("index", torch.tensor([2, 3, 4, 5])),
+        ("mask", torch.tensor([False, True, True, False, False])),
+        ("factors", torch.ones(5)),
+        ("number", torch.tensor(3.0)),
+        ("live", torch.zeros(5)),
+    ],
+)
+def test_changes_of_buffers_are_seen(name, value, monkeypatch):
+    captures = []
+    export = remat._compile.runtime.export
+    monkeypatch.setattr(remat._compile.runtime, "export", lambda *given: captures.append(1) or export(*given))
+    model, (x, y) = Buffers(), regression()
+    step = remat.compile(model, nn.MSELoss(), (x, y))
+    for _ in range(2):
+        step(x, y)
+    assert len(captures) == 1
+    getattr(model, name).copy_(value)
+    peer = copy.deepcopy(model)
+    assert float(step(x, y)) == pytest.approx(float(F.mse_loss(peer(x), y)), rel=1e-5)
+    assert len(captures) == (1 if name == "live" else 2)
+
+
+def test_changed_constants_are_refused_where_the_step_updates():
+    model, (x, y) = Buffers(), regression()
+    step = remat.compile(model, nn.MSELoss(), (x, y), optimizer="sgd", lr=0.1)
+    model.mask.logical_not_()
+    with pytest.raises(remat.Error, match="mask changed since compile; compile the model again"):
+        step(x, y)

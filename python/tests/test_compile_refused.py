@@ -18,6 +18,11 @@ from test_compile import check  # noqa: E402
 B, T, C, V = 3, 7, 4, 5
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(1)
+
+
 class Attention(nn.Module):
     def __init__(self, weights):
         super().__init__()
@@ -267,7 +272,7 @@ def test_axes_of_equal_size_have_pytorchs_results(function, layer):
     for unused in (model.rnn, model.linear, model.layer):
         unused.requires_grad_(False)
     (model.rnn if function in (over_time, over_features) else model.linear).requires_grad_(True)
-    check(model, nn.MSELoss(), x, torch.randn_like(model(x)))
+    check(model, nn.MSELoss(), x, torch.randn_like(model(x)), slack=20)  # another axis would be wrong by its whole size
 
 
 def test_means_of_padded_rows_divide_by_the_lengths_of_the_batch():

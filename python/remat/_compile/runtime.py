@@ -221,12 +221,16 @@ class Step:
         return self._shapes[key]
 
     def _check_model(self) -> None:
-        """Captures hold the model's parameters and buffers. If any was replaced, frozen or unfrozen, captures are discarded."""
+        """Captures hold the model's parameters and buffers. If any was replaced, frozen or unfrozen, captures are discarded,
+        and so they are if a buffer changed that became a constant, such as a mask."""
         tensors = _tensors(self.model)
-        if tensors == self._tensors:
+        read = (name for shape in self._shapes.values() for name, x, version in shape.program.read if x._version != version)
+        changed = next(read, None)
+        if tensors == self._tensors and changed is None:
             return
         if self.updates:
-            raise invalid(f"{_difference(self._tensors, tensors)} since compile; compile the model again")
+            what = f"{changed} changed" if changed else _difference(self._tensors, tensors)
+            raise invalid(f"{what} since compile; compile the model again")
         self._begin_anew()
         self._tensors = tensors
 

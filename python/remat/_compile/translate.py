@@ -77,6 +77,7 @@ class Program:
     inputs: dict[str, Callable[[Host], torch.Tensor]] = field(default_factory=dict)
     counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked
     frozen_rows: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # padding_idx of embeddings
+    read: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)  # buffers that became constants, and their versions
 
 
 class Host:
@@ -114,6 +115,9 @@ class Translator:
         self.out = Program(self.graph)
         self.env: dict[Node, Any] = {}
         self._made: dict[Any, Tensor] = {}
+        self._held = {id(x): n for n, x in (*program.state_dict.items(), *program.constants.items()) if type(x) is torch.Tensor}
+        self._read: dict[int, torch.Tensor] = {}  # of these, the ones that ops were given
+        self._folded_ids: set[int] = set()
         self.node: Node | None = None
 
     def sizes(self, value: torch.Tensor) -> tuple[int, ...]:
@@ -134,6 +138,10 @@ class Translator:
                 raise invalid(f"{place(node)}: {op_name(node)} cannot be translated: {refused}") from None
             except Error as error:
                 raise invalid(f"{place(node)}: {op_name(node)} cannot be translated: {error}") from None
+        counters = {id(x) for x in self.out.counters}
+        for key, x in self._read.items():
+            if key not in counters and (key in self._folded_ids or key not in self._made):
+                self.out.read.append((self._held[key].removeprefix("model."), x, x._version))
         return self.out
 
     def _node(self, node: Node) -> None:
@@ -210,6 +218,7 @@ class Translator:
         if name in _OF_SHAPE and isinstance(args[0], Data | Tensor):
             args = (torch.empty(shape(args[0].dims), dtype=getattr(args[0], "dtype", torch.float32)), *args[1:])
         given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | Positions | Missing)]
+        self._read |= {id(a): a for a in given if isinstance(a, torch.Tensor) and id(a) in self._held}
         if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
             return self._folded(node, args, kwargs)
         if name not in VIEWS and self._of_batch(node, given):
@@ -280,6 +289,7 @@ class Translator:
         if op_name(node) == "aten::add_" and isinstance(args[1], int) and args[1] == 1 and node.args[0].op == "placeholder":  # type: ignore[union-attr]
             self.out.counters.append(args[0])
             return args[0]
+        self._folded_ids |= {id(a) for a in _flat((*args, *kwargs.values()))}
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
             args = torch.fx.node.map_aggregate(args, lambda a: a.clone() if isinstance(a, torch.Tensor) else a)
         with torch.no_grad():
