@@ -342,7 +342,7 @@ static remat_status check_finite(const remat_session *s, const rm_session_array 
         s->api->copy_out(s->runner.queue, room, at + first * (int64_t)sizeof *room, (uint64_t)some * sizeof *room);
         TRY(s->api->synchronize(s->runner.queue));
         const int64_t i = rm_find_nonfinite(room, some);
-        REQUIRE(i < 0, INVALID, "the loss is %g, because input '%s' is %g at element %lld: check the data", loss,
+        REQUIRE(i < 0, INVALID, "the loss is %g, because the input %s is %g at element %lld: check the data", loss,
                 array->name, (double)room[i], (long long)(first + i));
     }
     return REMAT_OK;
