@@ -270,7 +270,7 @@ END_TEST
 
 /* The text that the program writes after a prompt. */
 static const char *continuation(const char *from, const char *prompt) {
-    ck_runs("sample %s --prompt=%s --length=60 --seed=3", from, prompt);
+    ck_runs("sample %s --prompt=%s --length=250 --seed=3", from, prompt);
     ck_assert_msg(!strncmp(program_output, prompt, strlen(prompt)), "%s", program_output);
     return program_output + strlen(prompt);
 }
