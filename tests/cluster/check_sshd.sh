@@ -129,7 +129,7 @@ ends() { # STATUS WORDS
     code=$?
     ends_with "$1" "$2"
     tries=0
-    while kill -0 $(cat "$dir/$name".pids) 2>/dev/null && [ $tries -lt 50 ]; do tries=$((tries + 1)); sleep 0.1; done
+    while kill -0 $(cat "$dir/$name".pids) 2>/dev/null && [ $tries -lt 300 ]; do tries=$((tries + 1)); sleep 0.1; done
     for pid in $(cat "$dir/$name".pids); do ! kill -0 $pid 2>/dev/null || fail "$name: process $pid is left"; done
 }
 endless="$remat train $(echo "$model" | sed 's/--steps=12/--steps=1000000/') --batch=4"
