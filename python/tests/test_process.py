@@ -115,6 +115,7 @@ def test_python_runs_during_a_step():
 
 
 def test_interrupt_comes_after_the_whole_step():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     s, begun = slow_session(), threading.Event()
     sender = threading.Thread(target=lambda: (begun.wait(), time.sleep(0.01), os.kill(os.getpid(), signal.SIGINT)))
     sender.start()
@@ -123,6 +124,7 @@ def test_interrupt_comes_after_the_whole_step():
         while True:
             s.step(lr=0.1)
     sender.join()
+    signal.signal(signal.SIGINT, before)
     done = s.step_count
     s.step(lr=0.1)
     assert s.step_count == done + 1
