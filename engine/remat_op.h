@@ -211,6 +211,8 @@ typedef struct {
                              divided by it. It also weights micro steps and ranks (remat_config.loss_mean). 0: none */
     uint64_t random;      /* 1: a dropout: with call->training it draws from remat_random, else y = x. In evaluations
                              with dropout (remat_set_dropout), call->training is set for such ops only */
+    uint64_t within_call; /* 1: the states of a RECURRENT op are carried from tile to tile, but not from call to call
+                             (remat_config.stateful), nor given: it does not read state_in where call->t0 is 0 */
 } remat_op;
 
 /* For infer: records the message, printf-style ("softsign: slope is %s; ..."), and returns INVALID. */

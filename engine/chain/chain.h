@@ -251,6 +251,7 @@ typedef struct {
     int32_t node;
     int state;    /* a carried state of the node; -1: its running sum, if it is a reduction over time that is read */
     bool trained; /* it is also computed in training */
+    bool keeps;   /* stateful sessions: the next call starts with it */
     uint64_t bytes, piece_bytes; /* of the state; of its pieces, which are multiples of RM_ALIGN */
     uint64_t kept;               /* stateful sessions: offset relative to at.carried_next */
 } rm_carried;

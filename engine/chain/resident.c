@@ -315,7 +315,7 @@ static void lay_out_carried(rm_chain *chain, const rm_chain_config *config) {
     for (int32_t k = 0; config->stateful && k < chain->n_carried; k++) {
         rm_carried *carried = &chain->carried[k];
         char name[80];
-        if (carried->state < 0) continue;
+        if (!carried->keeps) continue;
         at->carried[k] = resident(RM_ELSEWHERE);
         if (!runs_here(chain, carried->node)) continue;
         rm_chain_state_name(chain, k, name);

@@ -24,8 +24,12 @@ static remat_status add_carried(rm_chain *chain, int32_t node, int state, uint64
             "out of memory for %d carried states", chain->n_carried + 1);
     int32_t y = chain->graph->node[node].y;
     bool trained = state >= 0 || is_read_by(chain, y, RM_MADE) || rm_chain_is_differentiated_outside(chain, y);
-    chain->carried[chain->n_carried++] = (rm_carried){
-        .node = node, .state = state, .trained = trained, .bytes = bytes, .piece_bytes = rm_align_up(bytes)};
+    chain->carried[chain->n_carried++] = (rm_carried){.node = node,
+                                                      .state = state,
+                                                      .trained = trained,
+                                                      .keeps = state >= 0 && !chain->graph->node[node].op->within_call,
+                                                      .bytes = bytes,
+                                                      .piece_bytes = rm_align_up(bytes)};
     return REMAT_OK;
 }
 

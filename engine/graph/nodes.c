@@ -295,8 +295,9 @@ static remat_status set_initial(remat_graph *graph, int32_t y, int state, int32_
     TRY(find_layer(graph, y, state, "initial_state", &n));
     REQUIRE(initial > 0 && initial < graph->n_values, INVALID, "initial_state: this is not a value of this graph");
     rm_node *node = &graph->node[n];
-    REQUIRE(strcmp(node->op->name, "running_max"), INVALID,
-            "initial_state: running_max starts anew in each call; put the initial value before the first timestep of x");
+    REQUIRE(!node->op->within_call, INVALID,
+            "initial_state: %s starts anew in each call; put the initial value before the first timestep of x",
+            node->op->name);
     const rm_value *value = &graph->value[initial], *made = &graph->value[rm_bytes_of(graph, initial)];
     REQUIRE(value->origin != RM_VALUE_BUFFER, INVALID, "initial_state: the value is the buffer of another layer");
     REQUIRE(made->origin != RM_VALUE_RESULT || made->node < n, INVALID,

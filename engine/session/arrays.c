@@ -51,7 +51,7 @@ static remat_status list_param(remat_session *s, const rm_parameter *p) {
 static remat_status list_carried(remat_session *s) {
     for (int k = 0; s->stateful && k < s->chain.n_carried; k++) {
         const rm_carried *carried = &s->chain.carried[k];
-        if (carried->state < 0) continue;
+        if (!carried->keeps) continue;
         remat_desc x[REMAT_MAX_INPUTS], y, state[REMAT_MAX_STATES];
         rm_node_descs(s->graph, &s->graph->node[carried->node], 0, x, &y, state);
         char name[80];

@@ -143,7 +143,7 @@ static int gradient_sums(const remat_session *s) {
 
 static bool keeps_states(const rm_chain *chain, const rm_sweep *sweep) {
     bool keeps = false;
-    for (int32_t k = 0; k < sweep->n_carried; k++) keeps |= chain->carried[sweep->first_carried + k].state >= 0;
+    for (int32_t k = 0; k < sweep->n_carried; k++) keeps |= chain->carried[sweep->first_carried + k].keeps;
     return keeps;
 }
 

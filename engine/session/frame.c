@@ -24,7 +24,7 @@ rm_frame rm_frame_of(rm_runner *runner, int64_t stage) {
 
 bool rm_frame_keeps(const rm_runner *r, int32_t slot) {
     const rm_carried *carried = &r->chain->carried[slot];
-    return r->stateful && carried->state >= 0 && rm_runs_on(r->chain, carried->node, r->chain->rank);
+    return r->stateful && carried->keeps && rm_runs_on(r->chain, carried->node, r->chain->rank);
 }
 
 /* In a stateful session, a sweep begins with the states that the last call kept. */

@@ -100,4 +100,5 @@ const remat_op RM_OP(running_max) = {
     .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(running_max)},
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,
+    .within_call = 1,
 };

@@ -936,6 +936,7 @@ class remat_op(c.Structure):
     first_for: int
     denominator: int
     random: int
+    within_call: int
     _fields_ = [
         ("struct_bytes", c.c_size_t),
         ("name", c.c_char_p),
@@ -970,6 +971,7 @@ class remat_op(c.Structure):
         ("first_for", c.c_uint64),
         ("denominator", c.c_uint64),
         ("random", c.c_uint64),
+        ("within_call", c.c_uint64),
     ]
 
 
