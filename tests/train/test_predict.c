@@ -182,6 +182,21 @@ START_TEST(a_full_disk_keeps_the_earlier_file) {
 }
 END_TEST
 
+/* A link stays one, and what it points to is replaced. */
+START_TEST(outputs_replace_what_a_link_points_to) {
+    struct stat link, file;
+    char state[4096], out[4096];
+    snprintf(state, sizeof state, "%s/st", scratch());
+    snprintf(out, sizeof out, "%s/link.csv", scratch());
+    ck_runs("train --task=adding --samples=20 --seq-len=4 " SMALL "--steps=1 --save=%s", state);
+    fclose(fopen(in_scratch("real.csv"), "w"));
+    ck_assert_int_eq(symlink("real.csv", out), 0);
+    ck_runs("predict --resume=%s --out=%s", state, out);
+    ck_assert(!lstat(out, &link) && S_ISLNK(link.st_mode));
+    ck_assert(!stat(in_scratch("real.csv"), &file) && file.st_size > 0);
+}
+END_TEST
+
 /* Two samples with `features` features at each of `timesteps`. */
 static const char *make_features(const char *name, int timesteps, int features) {
     char header[118];
@@ -228,6 +243,7 @@ int main(void) {
     tcase_add_test(tests, csv_and_npy_have_the_same_numbers);
     tcase_add_test(tests, predicted_values_match_eval);
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_file);
+    tcase_add_test(tests, outputs_replace_what_a_link_points_to);
     tcase_add_test(tests, data_of_another_shape_are_refused);
     return run_suite("train/predict", tests);
 }
