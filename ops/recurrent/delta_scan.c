@@ -194,24 +194,13 @@ static const remat_sample samples[] = {
 };
 
 const remat_op RM_OP(delta_scan) = {
-    .struct_bytes = sizeof(remat_op),
-    .name = "delta_scan",
+    RM_MATRIX_MEMBERS(delta_scan),
     .doc = "Gated DeltaNet, KDA: y (T,B,HV) of q, k (T,B,HkK), v, gates a and b, A_log (H), dt_bias; S (B,H,K,V) is "
            "carried",
-    .n_in = INPUTS,
     .n_state = 1,
     .state_name = {"S"},
     .optional = 1u << A_LOG | 1u << DT_BIAS | 1u << RESET,
-    .resets = 1u << RESET,
     .shared = 1u << A_LOG | 1u << DT_BIAS,
     .attr_bytes = sizeof(rm_delta_scan_attr),
-    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = (1u << INPUTS) - 1, .state = true},
-    .infer = infer,
-    .cost = cost,
-    .define_forward = define_forward,
-    .define_backward = define_backward,
-    .on = RM_MATRIX_ON(delta_scan),
-    .samples = samples,
-    .n_samples = sizeof samples / sizeof *samples,
 };

@@ -263,4 +263,11 @@ static inline void rm_matrix_fast(const rm_matrix_job *job, bool backward, real 
              .scratch_bytes = RM_FAST(cuda_scratch_bytes, NULL)},                                                      \
     }
 
+/* The members that these ops have in common. */
+#define RM_MATRIX_MEMBERS(op)                                                                                          \
+    .struct_bytes = sizeof(remat_op), .name = #op, .n_in = INPUTS, .resets = 1u << RESET,                              \
+    .time = REMAT_TIME_RECURRENT, .infer = infer, .cost = cost, .define_forward = define_forward,                      \
+    .define_backward = define_backward, .on = RM_MATRIX_ON(op), .samples = samples,                                    \
+    .n_samples = sizeof samples / sizeof *samples
+
 #endif

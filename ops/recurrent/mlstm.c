@@ -211,21 +211,10 @@ static const remat_sample samples[] = {
 };
 
 const remat_op RM_OP(mlstm) = {
-    .struct_bytes = sizeof(remat_op),
-    .name = "mlstm",
+    RM_MATRIX_MEMBERS(mlstm),
     .doc = "xLSTM's mLSTM: y (T,B,HV) of q, k (T,B,HK), v, gates i and f (T,B,H); C (B,H,K,V), n and m are carried",
-    .n_in = INPUTS,
     .n_state = STATES,
     .state_name = {"C", "n", "m"},
     .optional = 1u << RESET,
-    .resets = 1u << RESET,
-    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = (1u << INPUTS) - 1, .out = true, .state = true},
-    .infer = infer,
-    .cost = cost,
-    .define_forward = define_forward,
-    .define_backward = define_backward,
-    .on = RM_MATRIX_ON(mlstm),
-    .samples = samples,
-    .n_samples = sizeof samples / sizeof *samples,
 };

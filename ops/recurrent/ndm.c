@@ -103,21 +103,10 @@ static const remat_sample samples[] = {
 };
 
 const remat_op RM_OP(ndm) = {
-    .struct_bytes = sizeof(remat_op),
-    .name = "ndm",
+    RM_MATRIX_MEMBERS(ndm),
     .doc = "NDM: y (T,B,HV) of q, k (T,B,HK), v, g (T,B,H); S = tanh(exp(g) S + k (v - S^T k)^T) (B,H,K,V) is carried",
-    .n_in = INPUTS,
     .n_state = 1,
     .state_name = {"S"},
     .optional = 1u << RESET,
-    .resets = 1u << RESET,
-    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = (1u << INPUTS) - 1, .state = true},
-    .infer = infer,
-    .cost = cost,
-    .define_forward = define_forward,
-    .define_backward = define_backward,
-    .on = RM_MATRIX_ON(ndm),
-    .samples = samples,
-    .n_samples = sizeof samples / sizeof *samples,
 };

@@ -139,22 +139,11 @@ static const remat_sample samples[] = {
 };
 
 const remat_op RM_OP(rwkv7) = {
-    .struct_bytes = sizeof(remat_op),
-    .name = "rwkv7",
+    RM_MATRIX_MEMBERS(rwkv7),
     .doc = "RWKV-7: y (T,B,HV) of r, w, k (T,B,HK), v, kappa, a; S (B,H,K,V) is carried",
-    .n_in = INPUTS,
     .n_state = 1,
     .state_name = {"S"},
     .optional = 1u << RESET,
-    .resets = 1u << RESET,
     .attr_bytes = sizeof(rm_rwkv7_attr),
-    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = (1u << INPUTS) - 1, .state = true},
-    .infer = infer,
-    .cost = cost,
-    .define_forward = define_forward,
-    .define_backward = define_backward,
-    .on = RM_MATRIX_ON(rwkv7),
-    .samples = samples,
-    .n_samples = sizeof samples / sizeof *samples,
 };

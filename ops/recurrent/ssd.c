@@ -157,24 +157,13 @@ static const remat_sample samples[] = {
 };
 
 const remat_op RM_OP(ssd) = {
-    .struct_bytes = sizeof(remat_op),
-    .name = "ssd",
+    RM_MATRIX_MEMBERS(ssd),
     .doc =
         "Mamba-2: y (T,B,HP) of x, dt (T,B,H), A_log (H), B and C (T,B,GN), D and dt_bias (H); S (B,H,N,P) is carried",
-    .n_in = INPUTS,
     .n_state = 1,
     .state_name = {"S"},
     .optional = 1u << D | 1u << DT_BIAS | 1u << RESET,
-    .resets = 1u << RESET,
     .shared = 1u << A_LOG | 1u << D | 1u << DT_BIAS,
     .attr_bytes = sizeof(rm_ssd_attr),
-    .time = REMAT_TIME_RECURRENT,
     .saves = {.in = (1u << INPUTS) - 1, .state = true},
-    .infer = infer,
-    .cost = cost,
-    .define_forward = define_forward,
-    .define_backward = define_backward,
-    .on = RM_MATRIX_ON(ssd),
-    .samples = samples,
-    .n_samples = sizeof samples / sizeof *samples,
 };
