@@ -2,7 +2,6 @@
 #include "engine/abi.h"
 #include "tests/train/train_test.h"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define SMALL "--hidden=8 --layers=1 --seq-len=16 --batch=2 --threads=1 "
@@ -158,12 +157,9 @@ START_TEST(a_full_disk_keeps_the_earlier_gradients) {
     struct stat before, after;
     ck_runs("train --data=%s " SMALL "--steps=1 --dump-grads=%s", text, dump);
     ck_assert_int_eq(stat(dump, &before), 0);
-    struct rlimit old, small;
-    getrlimit(RLIMIT_FSIZE, &old);
-    small = (struct rlimit){2000, old.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
+    largest_file = 2000;
     int status = run_program("train --data=%s " SMALL "--steps=1 --dump-grads=%s", text, dump);
-    setrlimit(RLIMIT_FSIZE, &old);
+    largest_file = 0;
     ck_assert_int_eq(status, 0);
     ck_says_all(program_errors, "without|gradients");
     ck_assert_int_eq(stat(dump, &after), 0);
@@ -175,12 +171,9 @@ END_TEST
 START_TEST(a_full_disk_ends_a_run_cleanly) {
     const char *text = make_text("text", 4096), *st = in_scratch("st");
     ck_runs("train --data=%s " SMALL "--steps=3 --save=%s", text, st);
-    struct rlimit old, small;
-    getrlimit(RLIMIT_FSIZE, &old);
-    small = (struct rlimit){2000, old.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
+    largest_file = 2000;
     int status = run_program("train --resume=%s --save=%s --steps=5", st, st);
-    setrlimit(RLIMIT_FSIZE, &old);
+    largest_file = 0;
     ck_assert_int_eq(status, 2);
     ck_says_all(program_errors, "step 5|not saved");
     ck_runs("train --resume=%s --save=%s --steps=5", st, st);

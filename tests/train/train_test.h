@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -135,6 +136,10 @@ static inline void wait_for_state(const char *directory) {
     globfree(&found);
 }
 
+/* The most bytes a file of the program may have, as on a full disk; 0: no limit. It is set in the program's process
+ * alone: Check, too, writes files. */
+static rlim_t largest_file;
+
 /* Starts the program with a line of arguments, split at spaces; stdout and stderr go to the two files. */
 static inline pid_t start_program(const char *line, int out, int err) {
     static char copy[4096];
@@ -146,6 +151,7 @@ static inline pid_t start_program(const char *line, int out, int err) {
     argument[n] = NULL;
     pid_t child = fork();
     if (child == 0) {
+        if (largest_file) setrlimit(RLIMIT_FSIZE, &(struct rlimit){largest_file, largest_file});
         dup2(out, 1);
         dup2(err, 2);
         execv(argument[0], argument);
