@@ -92,6 +92,7 @@ typedef struct {
 typedef struct {
     double momentum, epsilon;
     int64_t axis, sync; /* axis: of the channels; sync: 1 for statistics over all ranks, else 0 */
+    int64_t relu;       /* 1: y = max(y, 0), in the same pass (engine/graph/fold.c), else 0 */
 } rm_batch_norm_attr;
 typedef struct {
     int64_t stride[2], padding[2], dilation[2], groups; /* height, width; 1D convolutions use the second only */

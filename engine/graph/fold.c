@@ -1,4 +1,4 @@
-/* fold.c: two rewrites of a session's copy of the graph.
+/* fold.c: rewrites of a session's copy of the graph.
  *
  * A recurrent layer over an embedding computes weight[token] w_ih^T for every row, but there
  * are only V different results. If V < T*B, the table (V,G*H) = weight w_ih^T is computed once per step, and the layer
@@ -9,9 +9,10 @@
  * The sums are the same, but rounded differently, so bits differ from the unfolded graph. remat_config.fold_embedding
  * switches it off.
  *
- * A sum that only a relu reads is made in the same pass over memory:
+ * A relu that alone reads a sum, or a batch norm, is computed in the same pass over memory:
  *
- *     relu(add(a, b))   ->   add_relu(a, b)         a, b: of one shape
+ *     relu(add(a, b))          ->   add_relu(a, b)             a, b: of one shape
+ *     relu(batch_norm(x, ..))  ->   batch_norm(x, ..; relu)
  *
  * That has the same bits, so nothing switches it off. */
 #include "engine/graph/graph.h"
@@ -71,24 +72,35 @@ remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, i
     return REMAT_OK;
 }
 
-/* The sum that only relu node n reads, if the two can be one node; else NULL. */
-static const rm_node *foldable_sum(const remat_graph *graph, int32_t n, const int32_t *keep, int n_keep) {
+/* The node whose result relu node n alone reads, as it is, and that need not exist by itself; else NULL. */
+static const rm_node *only_read_by(const remat_graph *graph, int32_t n, const int32_t *keep, int n_keep) {
     const rm_node *relu = &graph->node[n];
     const rm_value *x = &graph->value[relu->x[0]];
-    if (relu->op != rm_op_find("relu") || x->origin != RM_VALUE_RESULT) return NULL;
-    const rm_node *sum = &graph->node[x->node];
-    if (sum->op != rm_op_find("add") || !sum->x[0] || !sum->x[1]) return NULL;
-    if (relu->seen[0] || sum->seen[0] || sum->seen[1]) return NULL; /* other shapes */
-    if (!rm_desc_equal(&graph->value[sum->x[0]].desc, &graph->value[sum->x[1]].desc)) return NULL;
-    return count_readers(graph, relu->x[0]) == 1 && !is_kept(keep, n_keep, relu->x[0]) ? sum : NULL;
+    if (relu->op != rm_op_find("relu") || relu->seen[0] || x->origin != RM_VALUE_RESULT || x->state) return NULL;
+    return count_readers(graph, relu->x[0]) == 1 && !is_kept(keep, n_keep, relu->x[0]) ? &graph->node[x->node] : NULL;
 }
 
-void rm_graph_fold_sums(remat_graph *graph, const int32_t *keep, int n_keep) {
+static bool adds_one_shape(const remat_graph *graph, const rm_node *node) {
+    return node->op == rm_op_find("add") && node->x[0] && node->x[1] && !node->seen[0] && !node->seen[1] &&
+           rm_desc_equal(&graph->value[node->x[0]].desc, &graph->value[node->x[1]].desc);
+}
+
+remat_status rm_graph_fold_relus(remat_graph *graph, const int32_t *keep, int n_keep) {
+    const remat_op *norm = rm_op_find("batch_norm"), *add_relu = rm_op_find("add_relu");
     for (int32_t n = 0; n < graph->n_nodes; n++) {
-        const rm_node *sum = foldable_sum(graph, n, keep, n_keep);
-        if (!sum) continue;
-        graph->node[n].op = rm_op_find("add_relu"); /* the sum stays, unread */
-        graph->node[n].x[1] = sum->x[1];
-        graph->node[n].x[0] = sum->x[0];
+        const rm_node *before = only_read_by(graph, n, keep, n_keep); /* it stays, unread */
+        rm_node *relu = &graph->node[n];
+        if (before && before->op == norm) {
+            rm_batch_norm_attr attr = *(const rm_batch_norm_attr *)before->attr;
+            attr.relu = 1;
+            relu->attr_bytes = before->attr_bytes;
+            TRY(rm_node_own_data(relu, &attr, NULL));
+        } else if (!before || !adds_one_shape(graph, before)) {
+            continue;
+        }
+        relu->op = before->op == norm ? norm : add_relu;
+        memcpy(relu->x, before->x, sizeof relu->x);
+        memcpy(relu->seen, before->seen, sizeof relu->seen);
     }
+    return REMAT_OK;
 }

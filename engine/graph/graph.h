@@ -120,8 +120,8 @@ remat_desc rm_value_desc(const remat_graph *graph, int32_t value, int64_t tau);
  * vocabulary is smaller than the number of rows T*B and no other node reads the embedding (fold.c). Values in `keep`
  * keep their ids. *n_folded: number of folded layers. */
 remat_status rm_graph_fold_embeddings(remat_graph *graph, const int32_t *keep, int n_keep, int *n_folded);
-/* Rewrites relu(add(a, b)) into add_relu(a, b), which has the same bits, if a and b have one shape and no other node reads the sum
- * (fold.c). Values in `keep` keep their ids and are made. */
-void rm_graph_fold_sums(remat_graph *graph, const int32_t *keep, int n_keep);
+/* Rewrites relu(add(a, b)), where a and b have one shape, and relu(batch_norm(x, ..)) into one node, which has the same
+ * bits, if nothing else reads the sum or the batch norm (fold.c). Values in `keep` keep their ids and are made. */
+remat_status rm_graph_fold_relus(remat_graph *graph, const int32_t *keep, int n_keep);
 
 #endif

@@ -115,7 +115,7 @@ remat_value remat_layer_norm(remat_graph *graph, remat_value x, remat_value gain
 remat_value remat_batch_norm(remat_graph *graph, remat_value x, remat_value gain, remat_value bias,
                              remat_value running_mean, remat_value running_var, double momentum, double epsilon,
                              bool sync) {
-    rm_batch_norm_attr attr = {momentum, epsilon, is_sequence(graph, x) ? 2 : 1, sync};
+    rm_batch_norm_attr attr = {momentum, epsilon, is_sequence(graph, x) ? 2 : 1, sync, 0};
     return BUILD_WITH(attr, "batch_norm", x.id, running_mean.id, running_var.id, gain.id, bias.id);
 }
 static rm_conv_attr conv_attr(const int64_t stride[2], const int64_t padding[2], const int64_t dilation[2],

@@ -174,7 +174,7 @@ static remat_status find_carry_stages(remat_session *s, int64_t carry_stride) {
 static remat_status cut_keeping(remat_session *s, const int32_t *keep, int32_t loss, const remat_config *config) {
     if (config->fold_embedding && !s->cudnn) /* cuDNN's kernels do not read folded tables */
         TRY(rm_graph_fold_embeddings(s->graph, keep, config->n_outputs + 1, &s->n_folded));
-    rm_graph_fold_sums(s->graph, keep, config->n_outputs + 1);
+    TRY(rm_graph_fold_relus(s->graph, keep, config->n_outputs + 1));
     int32_t variants;
     TRY(rm_graph_choose_variants(s->graph, s->api, s->device, config->tile, config->carry_stride, &variants));
     REQUIRE(

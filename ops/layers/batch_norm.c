@@ -1,11 +1,13 @@
 /* batch_norm.c: normalises every channel of x to mean 0 and variance 1 over all other axes, then scales and shifts it;
- * with `sync` over the batches of all ranks. The statistics are a once result (remat_op.h): however often a plan runs a
- * stage again, they are made once a step, and so are the running ones; runs after that only scale and shift.
+ * with `sync` over the batches of all ranks, with `relu` followed by max(y, 0). The statistics are a once result
+ * (remat_op.h): however often a plan runs a stage again, they are made once a step, and so are the running ones; runs
+ * after that only scale and shift.
  *
  * In memory x is (outer, channels, inner): (N,C,H,W) has outer N and inner H W; a sequence (T,B,C) has outer T B and
  * inner 1. */
 #include "ops/real.h"
 
+#include "ops/elementwise/activation.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -47,8 +49,9 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
 }
 
 static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
-    *out = rm_cost_streaming(y, 3, 2);
-    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, 12, 5);
+    const int64_t relu = ((const rm_batch_norm_attr *)attr)->relu;
+    *out = rm_cost_streaming(y, relu ? 4 : 3, 2);
+    if (pass == REMAT_BACKWARD) *out = rm_cost_streaming(y, relu ? 20 : 12, 5);
     if (pass == REMAT_ONCE) *out = rm_cost_streaming(y, 5, 2);
     out->scratch_bytes =
         pass == REMAT_FORWARD ? 0 : (uint64_t)(2 * layout_of(&x[X], attr).channels + 1) * sizeof(double);
@@ -67,6 +70,7 @@ static uint64_t once_bytes(const remat_desc *x, const void *attr) {
     return sizeof(head) + 2 * (uint64_t)layout_of(&x[X], attr).channels * sizeof(real);
 }
 
+static bool has_relu(const void *attr) { return ((const rm_batch_norm_attr *)attr)->relu; }
 static bool collective(const void *attr) { return ((const rm_batch_norm_attr *)attr)->sync; }
 
 static void sum_over_ranks(const remat_call *call, double *values, int64_t count) {
@@ -96,15 +100,6 @@ static double sum_of_squares(const real *x, double mean, int64_t n) {
     for (; i + LANES <= n; i += LANES)
         for (int k = 0; k < LANES; k++) part[k] += (x[i + k] - mean) * (x[i + k] - mean);
     for (; i < n; i++) part[0] += (x[i] - mean) * (x[i] - mean);
-    return in_order(part);
-}
-
-static double sum_of_products(const real *x, real mean, real rstd, const real *dy, int64_t n) {
-    double part[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++) part[k] += (double)dy[i + k] * ((x[i + k] - mean) * rstd);
-    for (; i < n; i++) part[0] += (double)dy[i] * ((x[i] - mean) * rstd);
     return in_order(part);
 }
 
@@ -207,35 +202,78 @@ static loop loop_of(const remat_call *call, const remat_desc *shape) {
                   .l = l,
                   .x = call->x[X].data,
                   .gain = call->x[GAIN].data,
+                  .bias = call->x[BIAS].data,
                   .mean = mean,
                   .rstd = mean + l.channels};
 }
 
+/* What a row needs of its channel: y = (x - mean) scale + shift. */
+typedef struct {
+    real mean, rstd, scale, shift;
+} normal;
+static inline normal normal_of(const loop *p, int64_t c) {
+    return (normal){p->mean[c], p->rstd[c], p->rstd[c] * (p->gain ? p->gain[c] : 1), p->bias ? p->bias[c] : 0};
+}
+static inline real apply(normal f, real x) { return (x - f.mean) * f.scale + f.shift; }
+
 static void normalise(const loop *p, int64_t c, int64_t at) {
-    const real mean = p->mean[c], scale = p->rstd[c] * (p->gain ? p->gain[c] : 1), shift = p->bias ? p->bias[c] : 0;
+    const normal f = normal_of(p, c);
     const real *x = p->x + at;
     real *y = p->y + at;
-    for (int64_t i = 0; i < p->l.inner; i++) y[i] = (x[i] - mean) * scale + shift;
+    for (int64_t i = 0; i < p->l.inner; i++) y[i] = apply(f, x[i]);
+}
+
+static void normalise_relu(const loop *p, int64_t c, int64_t at) {
+    const normal f = normal_of(p, c);
+    const real *x = p->x + at;
+    real *y = p->y + at;
+    for (int64_t i = 0; i < p->l.inner; i++) y[i] = rm_relu(apply(f, x[i]));
 }
 
 static void forward(const remat_call *call) {
     loop p = loop_of(call, &call->x[X].desc);
-    p.bias = call->x[BIAS].data, p.y = call->y.data;
-    each_row(&p, (channels){0, p.l.channels}, normalise);
+    p.y = call->y.data;
+    each_row(&p, (channels){0, p.l.channels}, has_relu(call->attr) ? normalise_relu : normalise);
 }
 
-static void add_gradients(const loop *p, int64_t c, int64_t at) {
-    p->sum[c] += sum(p->dy + at, p->l.inner);
-    p->other[c] += sum_of_products(p->x + at, p->mean[c], p->rstd[c], p->dy + at, p->l.inner);
+/* Gradient of the normalised value. With relu, whether it passes is computed again from x, as in the forward pass. */
+typedef real from_dy(normal f, real x, real dy);
+static inline real all_of_dy(normal f, real x, real dy) {
+    (void)f, (void)x;
+    return dy;
 }
+static inline real what_relu_passes(normal f, real x, real dy) { return rm_relu_backward(dy, apply(f, x)); }
 
-static void differentiate(const loop *p, int64_t c, int64_t at) {
-    const real mean = p->mean[c], rstd = p->rstd[c], scale = rstd * (p->gain ? p->gain[c] : 1);
+static inline void add_row(const loop *p, int64_t c, int64_t at, from_dy *gradient) {
+    const normal f = normal_of(p, c);
+    const real *x = p->x + at, *dy = p->dy + at;
+    const int64_t n = p->l.inner;
+    double part[LANES] = {0}, products[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            const real d = gradient(f, x[i + k], dy[i + k]);
+            part[k] += d, products[k] += (double)d * ((x[i + k] - f.mean) * f.rstd);
+        }
+    for (; i < n; i++) {
+        const real d = gradient(f, x[i], dy[i]);
+        part[0] += d, products[0] += (double)d * ((x[i] - f.mean) * f.rstd);
+    }
+    p->sum[c] += in_order(part), p->other[c] += in_order(products);
+}
+static void add_gradients(const loop *p, int64_t c, int64_t at) { add_row(p, c, at, all_of_dy); }
+static void add_gradients_relu(const loop *p, int64_t c, int64_t at) { add_row(p, c, at, what_relu_passes); }
+
+static inline void differentiate_row(const loop *p, int64_t c, int64_t at, from_dy *gradient) {
+    const normal f = normal_of(p, c);
     const real mean_dy = (real)(p->sum[c] * p->share), mean_products = (real)(p->other[c] * p->share);
     const real *x = p->x + at, *dy = p->dy + at;
     real *dx = p->dx + at;
-    for (int64_t i = 0; i < p->l.inner; i++) dx[i] = scale * (dy[i] - mean_dy - (x[i] - mean) * rstd * mean_products);
+    for (int64_t i = 0; i < p->l.inner; i++)
+        dx[i] = f.scale * (gradient(f, x[i], dy[i]) - mean_dy - (x[i] - f.mean) * f.rstd * mean_products);
 }
+static void differentiate(const loop *p, int64_t c, int64_t at) { differentiate_row(p, c, at, all_of_dy); }
+static void differentiate_relu(const loop *p, int64_t c, int64_t at) { differentiate_row(p, c, at, what_relu_passes); }
 
 /* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, over this rank's batch. xhat depends on x also
  * through the statistics: dx = gain rstd (dy - sum(dy)/n - xhat sum(dy xhat)/n), with sums and n over all ranks.
@@ -244,21 +282,23 @@ static void backward(const remat_call *call) {
     loop p = loop_of(call, &call->dy.desc);
     real *dgain = call->dx[GAIN].data, *dbias = call->dx[BIAS].data;
     double n = ((const head *)call->once)->count;
+    const bool relu = has_relu(call->attr);
     p.dy = call->dy.data, p.dx = call->dx[X].data, p.share = n > 0 ? 1 / n : 0;
     p.sum = call->scratch, p.other = p.sum + p.l.channels;
     for (int64_t c = 0; c < 2 * p.l.channels; c++) p.sum[c] = 0;
     for (channels these = {0}; next_channels(call, p.l, &these);) {
-        each_row(&p, these, add_gradients);
+        each_row(&p, these, relu ? add_gradients_relu : add_gradients);
         for (int64_t c = these.from; c < these.to; c++) {
             if (dgain) dgain[c] += (real)p.other[c];
             if (dbias) dbias[c] += (real)p.sum[c];
         }
         sum_over_ranks(call, p.sum, 2 * p.l.channels); /* even if dx is not wanted, because other ranks wait for it */
-        if (p.dx) each_row(&p, these, differentiate);
+        if (p.dx) each_row(&p, these, relu ? differentiate_relu : differentiate);
     }
 }
 
-static const rm_batch_norm_attr usual = {0.1, 1e-5, 1, 0}, of_sequence = {0.3, 1e-3, 2, 1};
+static const rm_batch_norm_attr usual = {0.1, 1e-5, 1, 0, 0}, of_sequence = {0.3, 1e-3, 2, 1, 0},
+                                with_relu = {0.1, 1e-5, 1, 0, 1};
 #define VECTORS(c) RM_SHAPE1(RM_REAL, c), RM_SHAPE1(RM_REAL, c)
 static const remat_sample samples[] = {
     {.name = "images", .attr = &usual, .x = {RM_SHAPE4(RM_REAL, 3, 5, 4, 3), VECTORS(5), VECTORS(5)}},
@@ -269,6 +309,10 @@ static const remat_sample samples[] = {
      .sequence = true,
      .attr = &of_sequence,
      .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), VECTORS(7), RM_SHAPE1(RM_REAL, 7), RM_ABSENT}},
+    {.name = "images, then relu", .attr = &with_relu, .x = {RM_SHAPE4(RM_REAL, 3, 5, 4, 3), VECTORS(5), VECTORS(5)}},
+    {.name = "rows of a bias, then relu",
+     .attr = &with_relu,
+     .x = {RM_SHAPE2(RM_REAL, 6, 70), VECTORS(70), RM_ABSENT, RM_SHAPE1(RM_REAL, 70)}},
     {.name = "large enough for threads",
      .attr = &usual,
      .x = {RM_SHAPE4(RM_REAL, 5, 9, 40, 41), VECTORS(9), VECTORS(9)}},
@@ -285,7 +329,7 @@ const remat_op RM_OP(batch_norm) = {
     .buffers = 1u << RUNNING_MEAN | 1u << RUNNING_VAR,
     .attr_bytes = sizeof(rm_batch_norm_attr),
     .time = REMAT_TIME_FULL,
-    .saves = {.in = 1u << X | 1u << GAIN},
+    .saves = {.in = 1u << X | 1u << GAIN | 1u << BIAS},
     .infer = infer,
     .cost = cost,
     .once_bytes = once_bytes,

@@ -2,6 +2,8 @@
  * arrays once (channels.cuh); each thread normalises four elements at a time. */
 #include "ops/cuda/channels.cuh"
 
+#include "ops/elementwise/activation.h"
+
 enum { X, RUNNING_MEAN, RUNNING_VAR, GAIN, BIAS };
 
 /* The result of `once`: the number of elements per channel in the statistics (0: running statistics), then `channels`
@@ -18,6 +20,8 @@ static batch_statistics parts_of(const remat_call *call, int64_t channels) {
 typedef struct {
     int64_t channels, inner, each; /* each: elements of a channel */
 } layout;
+
+static bool has_relu(const remat_call *call) { return ((const rm_batch_norm_attr *)call->attr)->relu; }
 
 static layout layout_of(const remat_desc *x, const void *attr) {
     const rm_batch_norm_attr *a = (const rm_batch_norm_attr *)attr;
@@ -110,39 +114,75 @@ template <typename F> static __device__ inline void each_of_four(const layout &l
     }
 }
 
-static __global__ void normalise(layout l, const float *x, batch_statistics f, const float *gain, const float *bias,
-                                 float *y) {
+/* What an element needs of its channel: y = (x - mean) scale + shift. */
+typedef struct {
+    float mean, rstd, scale, shift;
+} normal;
+/* The vectors of the layer: statistics, and the parameters, each of which may be NULL. */
+typedef struct {
+    batch_statistics f;
+    const float *gain, *bias;
+} vectors;
+static vectors vectors_of(const remat_call *call, int64_t channels) {
+    return {parts_of(call, channels), (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data};
+}
+static __device__ inline normal normal_of(const vectors &v, int64_t c) {
+    const float rstd = v.f.rstd[c];
+    return {v.f.mean[c], rstd, rstd * (v.gain ? v.gain[c] : 1), v.bias ? v.bias[c] : 0};
+}
+static __device__ inline float apply(const normal &f, float x) { return (x - f.mean) * f.scale + f.shift; }
+
+/* What follows: nothing, or relu. from_dy: the gradient of the normalised value; whether relu passes it is computed again
+ * from x, as in the forward pass. */
+struct nothing {
+    static __device__ float of(float y) { return y; }
+    static __device__ float from_dy(const normal &, float, float dy) { return dy; }
+};
+struct then_relu {
+    static __device__ float of(float y) { return rm_relu(y); }
+    static __device__ float from_dy(const normal &f, float x, float dy) { return rm_relu_backward(dy, apply(f, x)); }
+};
+
+template <typename After>
+static __global__ void normalise(layout l, const float *x, vectors v, float *y) {
     const int64_t n = l.each * l.channels;
     RM_EACH_FOUR(i, n) {
         rm_four four = rm_load_four(x + i, n - i);
-        float mean = 0, scale = 0, shift = 0;
+        normal f = {};
         each_of_four(l, i, [&](int k, int64_t c, bool starts) {
-            if (starts) mean = f.mean[c], scale = f.rstd[c] * (gain ? gain[c] : 1), shift = bias ? bias[c] : 0;
-            four.v[k] = (four.v[k] - mean) * scale + shift;
+            if (starts) f = normal_of(v, c);
+            four.v[k] = After::of(apply(f, four.v[k]));
         });
         rm_store_four(y + i, n - i, four);
     }
 }
 
-void rm_batch_norm_forward_cuda(const remat_call *call) {
+template <typename After> static void forward(const remat_call *call) {
     layout l = layout_of(&call->x[X].desc, call->attr);
-    RM_LAUNCH_FOURS(normalise, l.each * l.channels, call->queue, l, (const float *)call->x[X].data,
-                    parts_of(call, l.channels), (const float *)call->x[GAIN].data, (const float *)call->x[BIAS].data,
-                    (float *)call->y.data);
+    RM_LAUNCH_FOURS(normalise<After>, l.each * l.channels, call->queue, l, (const float *)call->x[X].data,
+                    vectors_of(call, l.channels), (float *)call->y.data);
 }
 
-struct batch_gradients {
+void rm_batch_norm_forward_cuda(const remat_call *call) {
+    if (has_relu(call))
+        forward<then_relu>(call);
+    else
+        forward<nothing>(call);
+}
+
+template <typename After> struct batch_gradients {
     typedef rm_sums<2> sum;
     const float *x, *dy;
-    batch_statistics f;
+    vectors v;
     double *of_dy, *of_products;
     float *dgain, *dbias;
     __device__ void take(sum *s, int64_t c, const rm_place &p) const {
-        const rm_four v = rm_load_place(x, p), d = rm_load_place(dy, p);
-        const float mean = f.mean[c], rstd = f.rstd[c];
+        const rm_four at = rm_load_place(x, p), of_y = rm_load_place(dy, p);
+        const normal f = normal_of(v, c);
         RM_UNROLL for (int k = 0; k < 4; k++) if (k < p.count) {
-            s->v[0] += d.v[k];
-            s->v[1] += (double)d.v[k] * ((v.v[k] - mean) * rstd);
+            const float d = After::from_dy(f, at.v[k], of_y.v[k]);
+            s->v[0] += d;
+            s->v[1] += (double)d * ((at.v[k] - f.mean) * f.rstd);
         }
     }
     __device__ sum end(const sum &s) const { return s; }
@@ -153,35 +193,44 @@ struct batch_gradients {
     }
 };
 
-static __global__ void differentiate(layout l, const float *x, const float *dy, batch_statistics f, const float *gain,
-                                     const double *of_dy, const double *of_products, float *dx) {
+template <typename After>
+static __global__ void differentiate(layout l, const float *x, const float *dy, vectors v, const double *of_dy,
+                                     const double *of_products, float *dx) {
     const int64_t n = l.each * l.channels;
-    const double share = *f.count > 0 ? 1 / *f.count : 0;
+    const double share = *v.f.count > 0 ? 1 / *v.f.count : 0;
     RM_EACH_FOUR(i, n) {
-        const rm_four v = rm_load_four(x + i, n - i);
+        const rm_four at = rm_load_four(x + i, n - i);
         rm_four d = rm_load_four(dy + i, n - i);
-        float mean = 0, rstd = 0, scale = 0, mean_dy = 0, mean_products = 0;
+        normal f = {};
+        float mean_dy = 0, mean_products = 0;
         each_of_four(l, i, [&](int k, int64_t c, bool starts) {
             if (starts) {
-                mean = f.mean[c], rstd = f.rstd[c], scale = rstd * (gain ? gain[c] : 1);
+                f = normal_of(v, c);
                 mean_dy = (float)(of_dy[c] * share), mean_products = (float)(of_products[c] * share);
             }
-            d.v[k] = scale * (d.v[k] - mean_dy - (v.v[k] - mean) * rstd * mean_products);
+            d.v[k] = f.scale * (After::from_dy(f, at.v[k], d.v[k]) - mean_dy - (at.v[k] - f.mean) * f.rstd * mean_products);
         });
         rm_store_four(dx + i, n - i, d);
     }
 }
 
-void rm_batch_norm_backward_cuda(const remat_call *call) {
+template <typename After> static void backward(const remat_call *call) {
     layout l = layout_of(&call->dy.desc, call->attr);
-    batch_statistics f = parts_of(call, l.channels);
+    const vectors v = vectors_of(call, l.channels);
     const float *x = (const float *)call->x[X].data, *dy = (const float *)call->dy.data;
     double *of_dy = (double *)call->scratch, *of_products = of_dy + l.channels;
     float *dgain = (float *)call->dx[GAIN].data, *dbias = (float *)call->dx[BIAS].data;
-    rm_launch_channels(call->queue, batch_gradients{x, dy, f, of_dy, of_products, dgain, dbias}, l.each / l.inner,
+    rm_launch_channels(call->queue, batch_gradients<After>{x, dy, v, of_dy, of_products, dgain, dbias}, l.each / l.inner,
                        l.channels, l.inner, l.channels * l.inner);
     if (((const rm_batch_norm_attr *)call->attr)->sync) remat_sum_over_ranks(call, of_dy, 2 * l.channels);
     if (call->dx[X].data)
-        RM_LAUNCH_FOURS(differentiate, l.each * l.channels, call->queue, l, x, dy, f, (const float *)call->x[GAIN].data,
-                        (const double *)of_dy, (const double *)of_products, (float *)call->dx[X].data);
+        RM_LAUNCH_FOURS(differentiate<After>, l.each * l.channels, call->queue, l, x, dy, v, (const double *)of_dy,
+                        (const double *)of_products, (float *)call->dx[X].data);
+}
+
+void rm_batch_norm_backward_cuda(const remat_call *call) {
+    if (has_relu(call))
+        backward<then_relu>(call);
+    else
+        backward<nothing>(call);
 }

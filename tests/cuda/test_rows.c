@@ -20,7 +20,7 @@
 static const rm_layer_norm_attr layer = {1e-5};
 static const rm_rms_norm_attr rms = {1e-5};
 static const rm_group_norm_attr groups = {1e-5, 2, 1};
-static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0};
+static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0, 0}, batch_relu = {0.1, 1e-5, 1, 0, 1};
 static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
 static const rm_mean_attr all_of_row = {1};
 static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}};
@@ -55,6 +55,8 @@ static const long_shape shapes[] = {
     {"batch_norm", &batch, 4, {2, 3, 70, 71}, 4, 0},
     {"batch_norm", &batch, 3, {3, 5, 4099}, 4, 0},
     {"batch_norm", &batch, 2, {3001, 34}, 4, 0},
+    {"batch_norm", &batch_relu, 3, {3, 5, 4099}, 4, 0},
+    {"batch_norm", &batch_relu, 2, {3001, 34}, 4, 0},
     {"mean", &all_of_row, 2, {3, 5001}, 0, 0},
     {"max_pool", &halves, 3, {3, 7, 9}, 0, 0}, /* odd sizes: rows and columns in no window, rows at every alignment */
     {"max_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
@@ -198,7 +200,7 @@ static void expect_statistics(batch_of *b, int64_t many) {
 
 /* momentum 1: the running statistics are those of the batch, rounded once. */
 static void once(batch_of *b, int64_t from, const void *talk, float *mean, float *variance) {
-    const rm_batch_norm_attr attr = {1, 1e-5, 1, talk != NULL};
+    const rm_batch_norm_attr attr = {1, 1e-5, 1, talk != NULL, 0};
     const remat_op *op = rm_op_find("batch_norm");
     remat_call call = {.attr = &attr, .t_total = 1, .training = true, .ranks = talk};
     call.queue = (void *)(uintptr_t)&rm_emulated_queue;

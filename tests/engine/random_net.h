@@ -204,8 +204,9 @@ static remat_value batch_normalised(net *n, bool timed) {
     remat_value mean = remat_buffer(g, name[0], 1, dim, remat_init_zero());
     remat_value var = remat_buffer(g, name[1], 1, dim, remat_init_constant(1));
     remat_value gain = draw(2) ? param(n, 1, n->width, 1) : REMAT_NONE;
-    return remat_batch_norm(g, pick(n), gain, draw(2) ? param(n, 1, n->width, 1) : REMAT_NONE, mean, var, 0.2, 0.1,
-                            false);
+    remat_value y =
+        remat_batch_norm(g, pick(n), gain, draw(2) ? param(n, 1, n->width, 1) : REMAT_NONE, mean, var, 0.2, 0.1, false);
+    return draw(2) ? y : remat_relu(g, y);
 }
 
 /* Reads the features as a signal, or as an image of one row. */

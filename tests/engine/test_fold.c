@@ -1,4 +1,5 @@
-/* test_fold.c: an embedding is folded into the input weights of the layer that reads it, and a sum into the relu that reads it. */
+/* test_fold.c: an embedding is folded into the input weights of the layer that reads it, and relu into the sum or the batch
+ * norm that it reads. */
 #include "tests/engine/language_model.h"
 #include "tests/suite.h"
 
@@ -100,69 +101,100 @@ START_TEST(folding_is_for_small_vocabularies) {
 }
 END_TEST
 
-/* ---- Sums ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Relu ---------------------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 6, WIDE = 4, LAYERS = 5 };
 
-/* relu(x + linear(x)), LAYERS times; *sum: the sum of the middle one. */
-static remat_value residual_network(remat_value *sum) {
+static remat_value normalised(remat_value x, int i) {
+    char mean[16], variance[16], gain[16], bias[16];
+    snprintf(mean, sizeof mean, "mean%d", i), snprintf(variance, sizeof variance, "variance%d", i);
+    snprintf(gain, sizeof gain, "gain%d", i), snprintf(bias, sizeof bias, "bias%d", i);
+    int64_t dim[] = {WIDE};
+    return remat_batch_norm(graph, x, remat_param(graph, gain, 1, dim, remat_init_uniform(1)),
+                            remat_param(graph, bias, 1, dim, remat_init_uniform(1)),
+                            remat_buffer(graph, mean, 1, dim, remat_init_zero()),
+                            remat_buffer(graph, variance, 1, dim, remat_init_constant(1)), 0.2, 1e-5, false);
+}
+
+/* x = relu(x + relu(batch norm of linear(x))), LAYERS times; apart: the sum and the batch norm of the middle one. */
+static remat_value residual_network(remat_value apart[2]) {
     remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDE});
     remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDE});
     for (int i = 0; i < LAYERS; i++) {
         char name[8];
         snprintf(name, sizeof name, "w%d", i);
-        remat_value both = remat_add(graph, x, remat_linear(graph, x, matrix(name, WIDE, WIDE), REMAT_NONE));
-        if (i == LAYERS / 2) *sum = both;
+        remat_value norm = normalised(remat_linear(graph, x, matrix(name, WIDE, WIDE), REMAT_NONE), i);
+        remat_value both = remat_add(graph, x, remat_relu(graph, norm));
+        if (i == LAYERS / 2) apart[0] = both, apart[1] = norm;
         x = remat_relu(graph, both);
     }
     return remat_mse(graph, x, target);
 }
 
-/* Loss and gradients; the number of folded sums is as given. */
-static double residual_run(remat_value loss, const remat_config *config, int folded, float gradient[LAYERS][WIDE * WIDE]) {
+typedef struct {
+    float gradient[LAYERS][WIDE * WIDE], vector[4][WIDE]; /* of weights; of a gain and a bias, and running statistics */
+} residual_result;
+
+/* Returns the loss; as many relus as given are folded. */
+static double residual_run(remat_value loss, const remat_config *config, int folded, residual_result *out) {
     remat_session *s;
     float data[ROWS * WIDE];
     remat_step_result r;
-    int found = 0;
+    int left = 2 * LAYERS;
     ck_assert_msg(remat_session_create(graph, loss, config, &s) == REMAT_OK, "%s", remat_last_error());
-    for (int32_t n = 0; n < s->graph->n_nodes; n++) found += !strcmp(s->graph->node[n].op->name, "add_relu");
-    ck_assert_int_eq(found, folded);
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) left -= !strcmp(s->graph->node[n].op->name, "relu");
+    ck_assert_int_eq(left, folded);
     for (int i = 0; i < ROWS * WIDE; i++) data[i] = (float)(i * 7 % 11) / 5 - 1;
     for (int i = 0; i < 2; i++) ck_assert_int_eq(remat_write(s, REMAT_INPUT, i, data, sizeof data), REMAT_OK);
     ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
-    for (int i = 0; i < LAYERS; i++)
-        ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, i, gradient[i], sizeof gradient[i]), REMAT_OK);
+    for (int i = 0; i < LAYERS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%d", i);
+        ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, name), out->gradient[i],
+                                    sizeof out->gradient[i]),
+                         REMAT_OK);
+    }
+    static const char *const vectors[] = {"gain2", "bias2", "mean2", "variance2"};
+    for (int i = 0; i < 4; i++) {
+        const remat_kind kind = i < 2 ? REMAT_GRADIENT : REMAT_BUFFER;
+        ck_assert_int_eq(remat_read(s, kind, remat_find(s, kind, vectors[i]), out->vector[i], sizeof out->vector[i]),
+                         REMAT_OK);
+    }
     remat_session_free(s);
     return r.loss;
 }
 
-/* An output must exist as such, so that sum is not folded. */
-START_TEST(folded_sums_have_the_same_bits_in_every_plan) {
+/* An output must exist as such, so the relu that reads it is not folded. */
+START_TEST(folded_relus_have_the_same_bits_in_every_plan) {
     static const char *const strategies[] = {"none", "segments", "sqrt", "lean", "optimal"};
-    float first[LAYERS][WIDE * WIDE], other[LAYERS][WIDE * WIDE];
-    remat_value sum, loss = residual_network(&sum);
+    static residual_result first, other;
+    remat_value apart[2], loss = residual_network(apart);
     remat_config config = REMAT_CONFIG_INIT;
     config.verify_recompute = true;
-    double expected = residual_run(loss, &config, LAYERS, first);
+    double expected = residual_run(loss, &config, 2 * LAYERS, &first);
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
-        for (int outputs = 0; outputs < 2; outputs++) {
+        for (int outputs = 0; outputs <= 2; outputs++) {
             config.strategy = strategies[i], config.segments = i == 1 ? 2 : 0;
-            config.n_outputs = outputs, config.outputs = &sum;
-            ck_assert(residual_run(loss, &config, LAYERS - outputs, other) == expected);
-            ck_assert_msg(!memcmp(first, other, sizeof first), "%s, %d: other bits", strategies[i], outputs);
+            config.n_outputs = outputs, config.outputs = apart;
+            ck_assert(residual_run(loss, &config, 2 * LAYERS - outputs, &other) == expected);
+            ck_assert_msg(!memcmp(&first, &other, sizeof first), "%s, %d: other bits", strategies[i], outputs);
         }
 }
 END_TEST
 
-/* The sum is read twice, or of two shapes. */
-START_TEST(other_sums_are_not_folded) {
+/* The sum is read twice, or of two shapes, or relu reads it in another shape. */
+START_TEST(other_relus_are_not_folded) {
     remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDE});
     remat_value sum = remat_add(graph, x, remat_linear(graph, x, matrix("w", WIDE, WIDE), REMAT_NONE));
     remat_value row = remat_add(graph, remat_relu(graph, sum), matrix("row", 1, WIDE));
+    remat_value flat = remat_reshape(graph, normalised(remat_relu(graph, row), 0), 1, (int64_t[]){ROWS * WIDE});
+    remat_value y = remat_reshape(graph, remat_relu(graph, flat), 2, (int64_t[]){ROWS, WIDE});
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s;
-    ck_assert_int_eq(remat_session_create(graph, remat_mse(graph, remat_relu(graph, row), sum), &config, &s), REMAT_OK);
-    for (int32_t n = 0; n < s->graph->n_nodes; n++) ck_assert_str_ne(s->graph->node[n].op->name, "add_relu");
+    int relus = 0;
+    ck_assert_int_eq(remat_session_create(graph, remat_mse(graph, y, sum), &config, &s), REMAT_OK);
+    for (int32_t n = 0; n < s->graph->n_nodes; n++) relus += !strcmp(s->graph->node[n].op->name, "relu");
+    ck_assert_int_eq(relus, 3);
     remat_session_free(s);
 }
 END_TEST
@@ -174,7 +206,7 @@ int main(void) {
     tcase_add_test(tests, embedding_that_is_an_output_is_not_folded);
     tcase_add_test(tests, embedding_of_inputs_is_not_folded);
     tcase_add_test(tests, folding_is_for_small_vocabularies);
-    tcase_add_test(tests, folded_sums_have_the_same_bits_in_every_plan);
-    tcase_add_test(tests, other_sums_are_not_folded);
+    tcase_add_test(tests, folded_relus_have_the_same_bits_in_every_plan);
+    tcase_add_test(tests, other_relus_are_not_folded);
     return run_cases("fold", tests);
 }

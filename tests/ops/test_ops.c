@@ -248,7 +248,7 @@ START_TEST(batch_norm_has_known_values) {
     remat_desc shape = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 2, 2}),
                vector = rm_desc_make(REMAT_F64, 1, (int64_t[]){2});
     const remat_op *op = rm_op_find_f64("batch_norm");
-    remat_call call = {.attr = &(rm_batch_norm_attr){0.3, 1e-3, 1, 0},
+    remat_call call = {.attr = &(rm_batch_norm_attr){0.3, 1e-3, 1, 0, 0},
                        .x = {{shape, x}, {vector, mean}, {vector, var}, {vector, gain}, {vector, bias}},
                        .y = {shape, y},
                        .dy = {shape, dy},
