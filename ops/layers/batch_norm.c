@@ -85,12 +85,16 @@ static double in_order(const double part[LANES]) {
     return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
 }
 
-static double sum(const real *x, int64_t n) {
-    double part[LANES] = {0};
+static void add(double part[LANES], const real *x, int64_t n) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int k = 0; k < LANES; k++) part[k] += x[i + k];
     for (; i < n; i++) part[0] += x[i];
+}
+
+static double sum(const real *x, int64_t n) {
+    double part[LANES] = {0};
+    add(part, x, n);
     return in_order(part);
 }
 
@@ -101,6 +105,13 @@ static double sum_of_squares(const real *x, double mean, int64_t n) {
         for (int k = 0; k < LANES; k++) part[k] += (x[i + k] - mean) * (x[i + k] - mean);
     for (; i < n; i++) part[0] += (x[i] - mean) * (x[i] - mean);
     return in_order(part);
+}
+
+static void add_products(double part[LANES], const real *x, real mean, real rstd, const real *dy, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) part[k] += (double)dy[i + k] * ((x[i + k] - mean) * rstd);
+    for (; i < n; i++) part[0] += (double)dy[i] * ((x[i] - mean) * rstd);
 }
 
 /* Operands of a loop over all rows of `inner` elements, and the sums per channel that it computes or reads. */
@@ -236,44 +247,51 @@ static void forward(const remat_call *call) {
     each_row(&p, (channels){0, p.l.channels}, has_relu(call->attr) ? normalise_relu : normalise);
 }
 
-/* Gradient of the normalised value. With relu, whether it passes is computed again from x, as in the forward pass. */
-typedef real from_dy(normal f, real x, real dy);
-static inline real all_of_dy(normal f, real x, real dy) {
-    (void)f, (void)x;
-    return dy;
+static void add_gradients(const loop *p, int64_t c, int64_t at) {
+    double part[LANES] = {0}, products[LANES] = {0};
+    add(part, p->dy + at, p->l.inner);
+    add_products(products, p->x + at, p->mean[c], p->rstd[c], p->dy + at, p->l.inner);
+    p->sum[c] += in_order(part), p->other[c] += in_order(products);
 }
-static inline real what_relu_passes(normal f, real x, real dy) { return rm_relu_backward(dy, apply(f, x)); }
 
-static inline void add_row(const loop *p, int64_t c, int64_t at, from_dy *gradient) {
+/* Which elements relu passes is computed again from x, as in the forward pass. The gradients of the normalised values
+ * exist for a few elements at a time. */
+static void add_gradients_relu(const loop *p, int64_t c, int64_t at) {
+    enum { CHUNK = 64 * LANES };
     const normal f = normal_of(p, c);
-    const real *x = p->x + at, *dy = p->dy + at;
     const int64_t n = p->l.inner;
     double part[LANES] = {0}, products[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++) {
-            const real d = gradient(f, x[i + k], dy[i + k]);
-            part[k] += d, products[k] += (double)d * ((x[i + k] - f.mean) * f.rstd);
-        }
-    for (; i < n; i++) {
-        const real d = gradient(f, x[i], dy[i]);
-        part[0] += d, products[0] += (double)d * ((x[i] - f.mean) * f.rstd);
+    real passed[CHUNK];
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        const int64_t m = n - from < CHUNK ? n - from : CHUNK;
+        const real *x = p->x + at + from, *dy = p->dy + at + from;
+        for (int64_t i = 0; i < m; i++) passed[i] = rm_relu_backward(dy[i], apply(f, x[i]));
+        add(part, passed, m);
+        add_products(products, x, f.mean, f.rstd, passed, m);
     }
     p->sum[c] += in_order(part), p->other[c] += in_order(products);
 }
-static void add_gradients(const loop *p, int64_t c, int64_t at) { add_row(p, c, at, all_of_dy); }
-static void add_gradients_relu(const loop *p, int64_t c, int64_t at) { add_row(p, c, at, what_relu_passes); }
 
-static inline void differentiate_row(const loop *p, int64_t c, int64_t at, from_dy *gradient) {
+static inline real slope(const normal *f, real x, real dy, real mean_dy, real mean_products) {
+    return f->scale * (dy - mean_dy - (x - f->mean) * f->rstd * mean_products);
+}
+
+static void differentiate(const loop *p, int64_t c, int64_t at) {
+    const normal f = normal_of(p, c);
+    const real mean_dy = (real)(p->sum[c] * p->share), mean_products = (real)(p->other[c] * p->share);
+    const real *x = p->x + at, *dy = p->dy + at;
+    real *dx = p->dx + at;
+    for (int64_t i = 0; i < p->l.inner; i++) dx[i] = slope(&f, x[i], dy[i], mean_dy, mean_products);
+}
+
+static void differentiate_relu(const loop *p, int64_t c, int64_t at) {
     const normal f = normal_of(p, c);
     const real mean_dy = (real)(p->sum[c] * p->share), mean_products = (real)(p->other[c] * p->share);
     const real *x = p->x + at, *dy = p->dy + at;
     real *dx = p->dx + at;
     for (int64_t i = 0; i < p->l.inner; i++)
-        dx[i] = f.scale * (gradient(f, x[i], dy[i]) - mean_dy - (x[i] - f.mean) * f.rstd * mean_products);
+        dx[i] = slope(&f, x[i], rm_relu_backward(dy[i], apply(f, x[i])), mean_dy, mean_products);
 }
-static void differentiate(const loop *p, int64_t c, int64_t at) { differentiate_row(p, c, at, all_of_dy); }
-static void differentiate_relu(const loop *p, int64_t c, int64_t at) { differentiate_row(p, c, at, what_relu_passes); }
 
 /* y = xhat gain + bias:  dgain += sum of dy xhat,  dbias += sum of dy, over this rank's batch. xhat depends on x also
  * through the statistics: dx = gain rstd (dy - sum(dy)/n - xhat sum(dy xhat)/n), with sums and n over all ranks.
