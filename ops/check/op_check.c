@@ -146,7 +146,7 @@ static const char *check_sample(rm_op_subject *s) {
         rm_op_check_lean,    rm_op_check_kernels,  rm_op_check_gradients,
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
-        const char *wrong = checks[i](s);
+        const char *wrong = s->again && checks[i] == rm_op_check_gradients ? NULL : checks[i](s);
         if (wrong)
             return rm_op_complain("%s, sample \"%s\"%s: %s", s->op->name, s->op->samples[s->sample].name,
                                   s->with_states ? " with carried states" : "", wrong);
@@ -180,10 +180,10 @@ static remat_op fence_attributes(const remat_op *op, rm_guard_set *memory) {
     return fenced;
 }
 
-static const char *check_fenced(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+static const char *check_fenced(const remat_op *op, const remat_op *op_f64, bool again, remat_op_report *report) {
     rm_guard_set memory = {0};
     remat_op fenced = fence_attributes(op, &memory), fenced_f64 = fence_attributes(op_f64, &memory);
-    rm_op_subject s = {.op = &fenced, .op_f64 = &fenced_f64, .report = report};
+    rm_op_subject s = {.op = &fenced, .op_f64 = &fenced_f64, .again = again, .report = report};
     rm_op_starved = memory.starved;
     const char *wrong = rm_op_starved ? NULL : check_promises(&s);
     bool overrun;
@@ -193,12 +193,12 @@ static const char *check_fenced(const remat_op *op, const remat_op *op_f64, rema
     return wrong;
 }
 
-static remat_status check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+static remat_status check(const remat_op *op, const remat_op *op_f64, bool again, remat_op_report *report) {
     char before[1024]; /* refusals that the check provokes must not stay as the last error */
     snprintf(before, sizeof before, "%s", remat_last_error());
     TRY(check_twins(op, op_f64));
     rm_parallel_pretend(1); /* use two threads even on a busy machine */
-    const char *wrong = check_fenced(op, op_f64, report);
+    const char *wrong = check_fenced(op, op_f64, again, report);
     rm_parallel_pretend(0);
     REQUIRE(!rm_op_starved, MEMORY, "%s: out of memory for its samples' buffers", op->name);
     REQUIRE(!wrong, INVALID, "%s", wrong);
@@ -206,14 +206,22 @@ static remat_status check(const remat_op *op, const remat_op *op_f64, remat_op_r
 }
 
 /* If a promise is broken, the report still holds what was found before. */
-remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+static remat_status check_given(const remat_op *op, const remat_op *op_f64, bool again, remat_op_report *report) {
     remat_op_report made = {.same_across_threads = true};
     remat_op ours, ours_f64;
     NEED(op, "an op");
     NEED(op_f64, "the op in double");
     TRY(rm_take(&ours, sizeof ours, op, "remat_op"));
     TRY(rm_take(&ours_f64, sizeof ours_f64, op_f64, "remat_op"));
-    remat_status status = check(&ours, &ours_f64, &made);
+    remat_status status = check(&ours, &ours_f64, again, &made);
     if (report) *report = made;
     return status;
+}
+
+remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+    return check_given(op, op_f64, false, report);
+}
+
+remat_status rm_op_check_again(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+    return check_given(op, op_f64, true, report);
 }

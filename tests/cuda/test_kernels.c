@@ -1,4 +1,4 @@
-/* test_kernels.c: the CUDA kernels, executed on the CPU (shim.h): every promise that remat_op_check tests, with CUDA
+/* test_kernels.c: the CUDA kernels, executed on the CPU (shim.h): every promise that rm_op_check_again tests, with CUDA
  * kernels in the CPU's column; the same bits for every order of threads and blocks; optimizers, norms and hashes
  * compared with the CPU's; and the errors that the emulation must find. No GPU is used. */
 #include <check.h>
@@ -20,7 +20,7 @@
 #include "tests/sanitized.h"
 #include "tests/says.h"
 #include "tests/suite.h"
-#include "ops/check/op_run.h"
+#include "ops/check/op_check.h"
 
 START_TEST(every_op_has_kernels) {
     const remat_op *op = rm_ops[_i];
@@ -36,19 +36,38 @@ START_TEST(kernels_pass_the_op_check) {
     remat_op op = emulated(rm_ops[_i]);
     remat_op_report report;
     int64_t launches = rm_emulated_launches();
-    ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), &report), "%s", remat_last_error());
+    ck_assert_msg(!rm_op_check_again(&op, rm_op_find_f64(op.name), &report), "%s", remat_last_error());
     ck_assert_int_gt(rm_emulated_launches(), launches);
     printf("%-22s float kernels at %4.1f %% of what is allowed\n", op.name, 100 * report.float_error);
     fflush(stdout);
 }
 END_TEST
 
+static void run(const remat_op *op, int sample, int64_t tau, rm_op_outputs *out) {
+    rm_op_setup setup = {.op = op, .sample = sample, .threads = 1, .tau = tau};
+    rm_op_inputs in;
+    rm_op_inputs_make(&setup, 21, &in);
+    const char *wrong = rm_op_run(&setup, &in, out);
+    rm_op_inputs_free(&in);
+    ck_assert_msg(!wrong, "%s: %s", op->name, wrong);
+}
+
+/* Under AddressSanitizer, one run of each sample calls the same kernels. */
+static void check_in_parts(const remat_op *op) {
+    if (!SANITIZED) ck_assert_msg(!rm_op_check_again(op, rm_op_find_f64(op->name), NULL), "%s", remat_last_error());
+    for (int sample = 0; sample < op->n_samples; sample++) {
+        rm_op_outputs out;
+        run(op, sample, 0, &out);
+        rm_op_outputs_free(&out);
+    }
+}
+
 /* Parts that end within an image or a row. */
 START_TEST(convolutions_are_computed_in_parts) {
     static const char *const name[] = {"conv", "conv_transpose"};
     remat_op op = emulated(rm_op_find(name[_i]));
     rm_conv_most_columns = 7;
-    ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), NULL), "%s", remat_last_error());
+    check_in_parts(&op);
     rm_conv_most_columns = 1 << 15;
 }
 END_TEST
@@ -58,7 +77,7 @@ START_TEST(attention_is_computed_in_parts) {
     remat_op op = emulated(rm_op_find("attention"));
     const int64_t most = rm_attention_most_floats;
     rm_attention_most_floats = _i ? 1 : 100;
-    ck_assert_msg(!remat_op_check(&op, rm_op_find_f64(op.name), NULL), "%s", remat_last_error());
+    check_in_parts(&op);
     rm_attention_most_floats = most;
 }
 END_TEST
@@ -78,15 +97,6 @@ static void compare_outputs(const rm_op_outputs *a, const rm_op_outputs *b, cons
         compare_array(&a->dx[i], &b->dx[i], op, "a gradient");
         compare_array(&a->buffer[i], &b->buffer[i], op, "a buffer");
     }
-}
-
-static void run(const remat_op *op, int sample, int64_t tau, rm_op_outputs *out) {
-    rm_op_setup setup = {.op = op, .sample = sample, .threads = 1, .tau = tau};
-    rm_op_inputs in;
-    rm_op_inputs_make(&setup, 21, &in);
-    const char *wrong = rm_op_run(&setup, &in, out);
-    rm_op_inputs_free(&in);
-    ck_assert_msg(!wrong, "%s: %s", op->name, wrong);
 }
 
 START_TEST(bits_do_not_depend_on_the_order_of_threads) {

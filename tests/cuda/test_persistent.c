@@ -11,7 +11,7 @@
 #include "tests/cuda/emulated_op.h"
 #include "tests/cuda/emulation.h"
 #include "tests/suite.h"
-#include "ops/check/op_run.h"
+#include "ops/check/op_check.h"
 
 static const char *const cell_name[] = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
 static const int cell_gates[] = {4, 3, 1, 1};
@@ -74,7 +74,7 @@ START_TEST(several_blocks_pass_the_op_check) {
     in_f64[2].x[5] = rm_desc_make(REMAT_F64, 2, sample[0].x[0].dim);
     op.samples = sample, op_f64.samples = in_f64, op.n_samples = op_f64.n_samples = 3;
     take_clusters(1);
-    ck_assert_msg(!remat_op_check(&op, &op_f64, &report), "%s", remat_last_error());
+    ck_assert_msg(!rm_op_check_again(&op, &op_f64, &report), "%s", remat_last_error());
 }
 END_TEST
 

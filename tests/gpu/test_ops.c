@@ -1,5 +1,5 @@
 /* test_ops.c: compares every op and optimizer on a real device with its definition on the CPU: everything that
- * remat_op_check tests, with its tolerances (NaN fails). The device's own queue launches the kernels (on_device.h).
+ * rm_op_check_again tests, with its tolerances (NaN fails). The device's own queue launches the kernels (on_device.h).
  *
  *     gpu_test_ops [--device=cuda] [--small] [--few-elements] [--op=NAME]
  *     gpu_test_ops --list
@@ -13,7 +13,7 @@
 
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/skip.h"
-#include "ops/check/op_run.h"
+#include "ops/check/op_check.h"
 
 static int failures;
 
@@ -33,7 +33,7 @@ static bool has_kernels(const remat_op *op) {
 static void check_op(const remat_op *op) {
     remat_op_report report;
     int64_t calls = on_device_now()->calls;
-    remat_status status = remat_op_check(on_device(op), rm_op_find_f64(op->name), &report);
+    remat_status status = rm_op_check_again(on_device(op), rm_op_find_f64(op->name), &report);
     const char *why = on_device_complaint();
     if (status || why) {
         fail(op->name, why ? why : remat_last_error());
