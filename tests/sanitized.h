@@ -1,9 +1,17 @@
-/* sanitized.h: whether this build has AddressSanitizer. Tests that compare values many times do so in the release
- * build; under AddressSanitizer, where each call takes ten times as long, they make a few calls of each kind. */
+/* sanitized.h: whether this build has AddressSanitizer or ThreadSanitizer. Tests that compare values many times do so in
+ * the release build; under a sanitizer, where each call takes ten times as long, they make a few calls of each kind. */
 #ifndef RM_TESTS_SANITIZED_H
 #define RM_TESTS_SANITIZED_H
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RM_SANITIZED 1
+#elif defined(__has_feature) /* clang */
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define RM_SANITIZED 1
+#endif
+#endif
+
+#ifdef RM_SANITIZED
 enum { SANITIZED = 1 };
 #else
 enum { SANITIZED = 0 };

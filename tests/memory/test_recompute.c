@@ -11,6 +11,7 @@
 #include "memory/uniform.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
+#include "tests/sanitized.h"
 
 static uint64_t time_of(const rm_verdict *v) { return v->forward_ns + v->recompute_ns + v->backward_ns; }
 
@@ -369,6 +370,7 @@ static gains compare_chains(const char *what, bool unlike, uint64_t count) {
 /* A held state, or the state of a kept stage, may be dropped and recomputed before it is used. Nested segments do not
  * do this. Where stages differ tenfold in everything, it pays at one budget in three, slightly. */
 START_TEST(other_plans_gain_little) {
+    if (SANITIZED) return; /* an average; the same code runs for equal stages, below */
     gains g = compare_chains("unlike stages", true, 60);
     ck_assert(g.faster * 5 <= g.budgets * 2);
     ck_assert(g.sum_won <= 0.03 * g.budgets && g.most_won <= 0.45);
@@ -446,7 +448,7 @@ static void report(const char *what, const gains *g) {
 
 START_TEST(skip_connections_are_planned_near_the_optimum) {
     gains g = {0};
-    for (uint64_t seed = 0; seed < 40; seed++) {
+    for (uint64_t seed = 0; seed < (SANITIZED ? 6 : 40); seed++) {
         chain c = small_chain(seed, 4 + (int64_t)(seed % 3));
         c.skips = 1 + (int)(seed % 3);
         c.loose = seed % 3 == 0;
@@ -459,6 +461,7 @@ START_TEST(skip_connections_are_planned_near_the_optimum) {
         rm_problem_free(&problem);
     }
     report("made-up nets with skips", &g);
+    if (SANITIZED) return; /* the rest are averages */
     ck_assert_int_gt(g.chains, 20);
     /* 0.016 without the last phase of evict.c, which undoes unnecessary edits */
     ck_assert(g.sum_won <= 0.012 * g.budgets);

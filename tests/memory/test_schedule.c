@@ -6,6 +6,7 @@
 #include "memory/host.h"
 #include "tests/memory/chains.h"
 #include "tests/memory/memory_test.h"
+#include "tests/sanitized.h"
 
 static const rm_strategy *optimal(void) { return rm_strategy_find("optimal"); }
 
@@ -45,7 +46,7 @@ static uint64_t least_of(const rm_problem *problem, uint64_t budget) {
 }
 
 START_TEST(minimum_budget_is_exact_to_the_byte) {
-    for (uint64_t seed = 0; seed < 200; seed++) {
+    for (uint64_t seed = 0; seed < 200; seed += SANITIZED ? 5 : 1) {
         rm_problem problem;
         random_problem(seed, &problem);
         uint64_t least = least_of(&problem, 1);
@@ -63,7 +64,7 @@ START_TEST(minimum_budget_is_exact_to_the_byte) {
 END_TEST
 
 START_TEST(larger_budget_is_never_slower) {
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    for (uint64_t seed = 0; seed < 60; seed += SANITIZED ? 5 : 1) {
         rm_problem problem;
         random_problem(seed + 1000, &problem);
         rm_schedule free_of_limits = {0};
@@ -105,7 +106,7 @@ static void no_worse_than(const rm_problem *problem, const char *name, int64_t s
 
 START_TEST(optimal_is_never_worse_than_named_strategies) {
     static const int64_t stages[] = {1, 2, 3, 7, 20, 60, 99, 130, 500};
-    for (uint64_t seed = 0; seed < 36; seed++) {
+    for (uint64_t seed = 0; seed < 36; seed += SANITIZED ? 5 : 1) {
         chain c = {.n_stages = stages[seed % 9],
                    .unlike = seed / 9 % 2,
                    .state_bytes = seed / 18 ? 3000 : 256,

@@ -16,6 +16,7 @@
 #include "ops/cpu/kernels.h"
 #include "ops/op.h"
 #include "ops/recurrent/recurrent.h"
+#include "tests/sanitized.h"
 #include "tests/suite.h"
 
 enum { Y, H_OUT, C_OUT, DX, DW_IH, DW_HH, DB_IH, DB_HH, DH_IN, DC_IN, ARRAYS };
@@ -318,6 +319,7 @@ static void check_sizes(const char *name, int gates, bool folded) {
                     p.in = ins[c], p.hidden = hiddens[h], p.folded = folded;
                     p.bias_ih = turn % 2, p.bias_hh = turn / 2 % 2, p.state = turn % 3 > 0;
                     p.resets = turn / 3 % 2;
+                    if (SANITIZED && turn / 5 % 4) continue;
                     check_problem(&p, turn % 5 == 0);
                 }
 }
@@ -356,7 +358,7 @@ START_TEST(sizes_beyond_one_chunk_match_the_definition) {
                      .bias_ih = true,
                      .bias_hh = true,
                      .state = true};
-        check_problem(&p, true);
+        if (!SANITIZED) check_problem(&p, true);
         p.resets = true;
         check_problem(&p, true);
         rm_cell_kernels_use(NULL);

@@ -14,6 +14,7 @@
 
 #include "ops/cpu/kernels.h"
 #include "ops/op.h"
+#include "tests/sanitized.h"
 #include "tests/suite.h"
 
 enum { VOCABULARY = 7 };
@@ -151,7 +152,7 @@ static const char *say(const shape *s) {
 static int64_t sweep(const char *cell, int64_t gates) {
     int64_t tried = 0, different = 0, excluded = 0, wrong = 0;
     shape s;
-    for (int64_t i = 0; shape_at(i, cell, gates, &s); i++, tried++) {
+    for (int64_t i = 0; shape_at(i, cell, gates, &s); i += SANITIZED ? 5 : 1, tried++) {
         bool claimed, same = same_bits(&s, &claimed);
         different += !same, excluded += !claimed, wrong += claimed && !same;
         if ((print_table && !(same && claimed)) || (claimed && !same))
