@@ -209,8 +209,6 @@ static remat_status check(const remat_op *op, const remat_op *op_f64, bool again
 static remat_status check_given(const remat_op *op, const remat_op *op_f64, bool again, remat_op_report *report) {
     remat_op_report made = {.same_across_threads = true};
     remat_op ours, ours_f64;
-    NEED(op, "an op");
-    NEED(op_f64, "the op in double");
     TRY(rm_take(&ours, sizeof ours, op, "remat_op"));
     TRY(rm_take(&ours_f64, sizeof ours_f64, op_f64, "remat_op"));
     remat_status status = check(&ours, &ours_f64, again, &made);
@@ -219,6 +217,8 @@ static remat_status check_given(const remat_op *op, const remat_op *op_f64, bool
 }
 
 remat_status remat_op_check(const remat_op *op, const remat_op *op_f64, remat_op_report *report) {
+    NEED(op, "an op");
+    NEED(op_f64, "the op in double");
     return check_given(op, op_f64, false, report);
 }
 
