@@ -231,6 +231,11 @@ remat_value remat_attention_dropout(remat_graph *graph, remat_value q, remat_val
     rm_attention_attr attr = {heads, causal, probability, 0};
     return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id);
 }
+remat_value remat_biased_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                   bool causal, remat_value padding, remat_value bias, double probability) {
+    rm_attention_attr attr = {heads, causal, probability, 0};
+    return BUILD_WITH(attr, "attention", q.id, k.id, v.id, padding.id, bias.id);
+}
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability) {
     rm_dropout_attr attr = {probability};
     return BUILD_WITH(attr, "dropout", x.id);

@@ -248,6 +248,12 @@ remat_value remat_cross_attention(remat_graph *graph, remat_value q, remat_value
  * GPT-2's attn_pdrop. Evaluation drops nothing. 0 <= probability < 1. */
 remat_value remat_attention_dropout(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
                                     bool causal, REMAT_OPTIONAL remat_value padding, double probability);
+/* The same with a bias (heads,P,R) that is added to the scores before softmax: bias[h,t,s] to those of q[t] and k[s]. P >= T,
+ * R >= S. It is a parameter or a static value, the same for all rows of the batch, such as the relative positions of T5 or of
+ * Swin's windows. Its gradient is the sum over the rows. probability: of attention_dropout; 0: none. */
+remat_value remat_biased_attention(remat_graph *graph, remat_value q, remat_value k, remat_value v, int64_t heads,
+                                   bool causal, REMAT_OPTIONAL remat_value padding, remat_value bias,
+                                   double probability);
 remat_value remat_softmax(remat_graph *graph, remat_value x); /* along the last axis */
 remat_value remat_log_softmax(remat_graph *graph, remat_value x);
 /* Dropout; the identity in evaluation. A layer's masks depend on its number in the order of creation. Create layers in

@@ -5,8 +5,9 @@
  * with D = C / heads features; head h has columns h D .. h D + D - 1. Causal attention sums over s <= t only; with a
  * window, over the last `window` of these. k and v may have fewer heads, each shared by a group of neighbouring query heads (Ainslie et al. 2023, "GQA"), and a
  * different length, S. Keys marked in `padding`, I32 (S,B), are masked, and keys after the last unmasked key of a row
- * are skipped. If all keys are masked, y is 0. In training p[t,s] is dropped out before it meets v; the mask is a function of
- * (seed, step, node, t, head, s), so backward draws it again. Scratch holds only a block of rows of the (T,S) scores at a time.
+ * are skipped. If all keys are masked, y is 0. A `bias` (heads,P,R), P >= T, R >= S, the same for all rows of the batch, is
+ * added to the scores; its gradient is the sum of theirs, in the order of rows. In training p[t,s] is dropped out before
+ * it meets v; the mask is a function of (seed, step, node, t, head, s), so backward draws it again. Scratch holds only a block of rows of the (T,S) scores at a time.
  * Backward recomputes the block from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
@@ -20,12 +21,30 @@
 #include "ops/op.h"
 #include "ops/shape.h"
 
-enum { Q = RM_ATTENTION_Q, K = RM_ATTENTION_K, V = RM_ATTENTION_V, PADDING = RM_ATTENTION_PADDING };
+enum {
+    Q = RM_ATTENTION_Q,
+    K = RM_ATTENTION_K,
+    V = RM_ATTENTION_V,
+    PADDING = RM_ATTENTION_PADDING,
+    BIAS = RM_ATTENTION_BIAS
+};
 typedef rm_attention_shape shape;
 
 #ifndef RM_REAL_DOUBLE
 int64_t rm_attention_most_floats = 1 << 23;
 #endif
+
+static remat_status want_bias(const remat_desc *x, int64_t heads) {
+    char text[REMAT_DESC_TEXT];
+    const remat_desc *b = &x[BIAS];
+    if (b->rank < 0) return REMAT_OK;
+    TRY(rm_want_real("attention", "bias", b));
+    REQUIRE(b->rank == 3 && b->dim[0] == heads && b->dim[1] >= x[Q].dim[0] && b->dim[2] >= x[K].dim[0], INVALID,
+            "attention: bias is %s; for %lld heads, %lld timesteps and %lld keys it must be at least (%lld,%lld,%lld)",
+            rm_desc_text(b, text), (long long)heads, (long long)x[Q].dim[0], (long long)x[K].dim[0], (long long)heads,
+            (long long)x[Q].dim[0], (long long)x[K].dim[0]);
+    return REMAT_OK;
+}
 
 /* Checks padding and the lengths of q, k and v. */
 static remat_status want_lengths(const remat_desc *x, bool causal) {
@@ -65,6 +84,7 @@ static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, 
     REQUIRE(a->dropout >= 0 && a->dropout < 1, INVALID,
             "attention: the probability of dropout is %g; it must be at least 0 and below 1", a->dropout);
     TRY(want_lengths(x, a->causal));
+    TRY(want_bias(x, a->heads));
     *y = x[Q];
     return REMAT_OK;
 }
@@ -79,7 +99,8 @@ static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_
     const shape s = rm_attention_shape_of(x, attr);
     int64_t rows = s.steps < RM_ATTENTION_ROWS_CUDA ? s.steps : RM_ATTENTION_ROWS_CUDA;
     (void)aux, (void)threads;
-    return (uint64_t)(rows * rm_attention_columns(&s, rows) * rm_attention_together(&s)) * sizeof(real) * (pass == REMAT_BACKWARD ? 2 : 1);
+    return (uint64_t)(rows * rm_attention_columns(&s, rows) * rm_attention_together(&s)) * sizeof(real) *
+           (pass == REMAT_BACKWARD ? 2 : 1);
 }
 
 /* Pairs of a timestep and a key that it sees, in each head. */
@@ -95,6 +116,8 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     double products = pass == REMAT_BACKWARD ? 5 : 2, streams = pass == REMAT_BACKWARD ? 7 : 4;
     *out = rm_cost_streaming(y, 0, streams / 2);
     out->moved_bytes += rm_cost_streaming(&x[K], 0, streams / 2).moved_bytes;
+    if (x[BIAS].rank >= 0)
+        out->moved_bytes += (double)s.batch * (double)rm_desc_bytes(&x[BIAS]) * (pass == REMAT_BACKWARD ? 3 : 1);
     out->flops = pairs * (products * 2 * (double)s.width + 20); /* an exp is about 16 operations */
     out->scratch_bytes = scratch_bytes(x, attr, pass);
     if (2 * sizeof(real) * (size_t)s.keys > out->scratch_bytes) /* the definition's row */
@@ -122,6 +145,12 @@ static const int32_t *padding_of(const remat_call *call, const shape *s, int64_t
     return padding ? padding + head / s->heads : NULL;
 }
 
+/* A bias or its gradient, from this head's key 0 of timestep t on; NULL: it is not there. */
+static real *bias_at(const remat_tensor *bias, const shape *s, int64_t head, int64_t t) {
+    real *data = bias->data;
+    return data ? data + (head % s->heads * bias->desc.dim[1] + t) * bias->desc.dim[2] : NULL;
+}
+
 /* What weight j of timestep t is multiplied by. */
 static real define_mask(const remat_call *call, const shape *s, int64_t head, int64_t t, int64_t j) {
     const remat_key *key = &call->key;
@@ -135,13 +164,15 @@ static int64_t define_row(const remat_call *call, const shape *s, int64_t head, 
     const real *q = (const real *)call->x[Q].data + head * s->width;
     const real *k = (const real *)call->x[K].data + rm_attention_kv_at(s, head);
     const int32_t *padding = padding_of(call, s, head);
+    const real *bias = bias_at(&call->x[BIAS], s, head, t);
     int64_t n = rm_attention_keys(s, t + 1), first = rm_attention_first(s, t);
     real largest = 0, sum = 0;
     memset(p, 0, (size_t)first * sizeof *p);
     for (int64_t j = first; j < n; j++) {
         real score = 0;
         for (int64_t i = 0; i < s->width; i++) score += q[t * s->ld + i] * k[j * s->kv_ld + i];
-        p[j] = padding && padding[j * s->batch] ? -INFINITY : score * (real)s->scale;
+        score = score * (real)s->scale + (bias ? bias[j] : 0);
+        p[j] = padding && padding[j * s->batch] ? -INFINITY : score;
         largest = j == first || p[j] > largest ? p[j] : largest;
     }
     if (padding && largest == -INFINITY) return memset(p, 0, (size_t)n * sizeof *p), n;
@@ -176,6 +207,7 @@ static void define_backward_row(const remat_call *call, const shape *s, int64_t 
     const real *q = (const real *)call->x[Q].data + at, *k = (const real *)call->x[K].data + kv;
     const real *v = (const real *)call->x[V].data + kv, *dy = (const real *)call->dy.data + at;
     real *dq = call->dx[Q].data, *dk = call->dx[K].data, *dv = call->dx[V].data, mean = 0;
+    real *dbias = bias_at(&call->dx[BIAS], s, head, t);
     for (int64_t j = 0; j < n; j++) {
         dp[j] = 0; /* y[t] = sum over j of p[j] mask[j] v[j] */
         for (int64_t i = 0; i < s->width; i++) dp[j] += dy[t * s->ld + i] * v[j * s->kv_ld + i];
@@ -184,6 +216,7 @@ static void define_backward_row(const remat_call *call, const shape *s, int64_t 
     }
     for (int64_t j = 0; j < n; j++) {
         real d = p[j] * (dp[j] - mean) * (real)s->scale; /* of q[t] . k[j] */
+        if (dbias) dbias[j] += p[j] * (dp[j] - mean);
         real kept = p[j] * define_mask(call, s, head, t, j);
         for (int64_t i = 0; i < s->width; i++) {
             if (dq) dq[at + t * s->ld + i] += d * k[j * s->kv_ld + i];
@@ -247,6 +280,8 @@ static void probabilities(const remat_call *call, const shape *s, block b, real 
             int64_t seen = rm_attention_keys(s, b.from + r + 1) - b.first, n = seen < b.keys ? seen : b.keys;
             int64_t near = rm_attention_first(s, b.from + r) - b.first;
             real *row = p + r * b.keys;
+            const real *bias = bias_at(&call->x[BIAS], s, b.head, b.from + r);
+            for (int64_t j = near; bias && j < n; j++) row[j] += bias[b.first + j];
             bool any = near < n && leave_out(s, b, near, n, row);
             memset(row, 0, (size_t)(any ? near : b.keys) * sizeof *row);
             if (any) rm_attention_softmax(row + near, n - near, b.keys - near);
@@ -297,11 +332,14 @@ static void clear(real *d, int64_t ld, int64_t width, int64_t from, int64_t end)
     for (int64_t t = from; d && t < end; t++) memset(d + t * ld, 0, (size_t)width * sizeof *d);
 }
 
-/* Turns `rows` rows of dp into gradients of the products of q and k. */
+/* Turns `rows` rows of dp into gradients of the products of q and k, and adds those of the scores to dbias. */
 static void score_gradients(const remat_call *call, const shape *s, block b, int64_t rows, const real *p, real *dp) {
-    RM_PARALLEL_FOR(call->threads, rows * b.keys > RM_PARALLEL_MIN,
-                    for (int64_t r = 0; r < rows; r++)
-                        rm_attention_score_gradients(p + r * b.keys, dp + r * b.keys, b.keys, (real)s->scale););
+    RM_PARALLEL_FOR(
+        call->threads, rows * b.keys > RM_PARALLEL_MIN, for (int64_t r = 0; r < rows; r++) {
+            real *d = dp + r * b.keys, *dbias = bias_at(&call->dx[BIAS], s, b.head, b.from + r);
+            rm_attention_score_gradients(p + r * b.keys, d, b.keys, dbias ? 1 : (real)s->scale);
+            for (int64_t j = 0; dbias && j < b.keys; j++) dbias[b.first + j] += d[j], d[j] *= (real)s->scale;
+        });
 }
 
 /* Gradients from the first `rows` rows of a block; the other rows have none. Computes all of its dq and its share of dk
@@ -319,7 +357,7 @@ static void backward_block(const remat_call *call, const shape *s, block b, int6
     if (dv)
         rm_gemm(call->threads, RM_TRANSPOSED, RM_PLAIN, b.keys, s->width, rows, 1, s->dropout > 0 ? dp : p, b.keys, dy,
                 ld, onto, dv + b.kv, kv_ld);
-    if (!dq && !dk) return;
+    if (!dq && !dk && !call->dx[BIAS].data) return;
     rm_gemm(call->threads, RM_PLAIN, RM_TRANSPOSED, rows, b.keys, s->width, 1, dy, ld, v, kv_ld, 0, dp, b.keys);
     if (s->dropout > 0) drop(call, s, b, rows, dp, dp);
     score_gradients(call, s, b, rows, p, dp);
@@ -351,10 +389,9 @@ static void backward(const remat_call *call) {
         }
 }
 
-#define SHAPES(t, b, c)                                                                                                \
-    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, c), RM_ABSENT }
+#define SHAPES(t, b, c) GROUPED(t, b, c, c)
 #define GROUPED(t, b, c, kv)                                                                                           \
-    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT }
+    { RM_SHAPE3(RM_REAL, t, b, c), RM_SHAPE3(RM_REAL, t, b, kv), RM_SHAPE3(RM_REAL, t, b, kv), RM_ABSENT, RM_ABSENT }
 static const remat_sample samples[] = {
     {.name = "two heads", .sequence = true, .x = SHAPES(5, 2, 6), .attr = &(rm_attention_attr){2, 0, 0, 0}},
     {.name = "causal", .sequence = true, .x = SHAPES(23, 2, 6), .attr = &(rm_attention_attr){3, 1, 0, 0}},
@@ -377,13 +414,18 @@ static const remat_sample samples[] = {
     {.name = "over another sequence, with fewer heads",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 3, 4, 6), RM_SHAPE3(RM_REAL, 5, 4, 3), RM_SHAPE3(RM_REAL, 5, 4, 3),
-           RM_SHAPE2(REMAT_I32, 5, 4)},
+           RM_SHAPE2(REMAT_I32, 5, 4), RM_ABSENT},
      .attr = &(rm_attention_attr){2, 0, 0, 0}},
     {.name = "rows of padding alone",
      .sequence = true,
      .x = {RM_SHAPE3(RM_REAL, 2, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3), RM_SHAPE3(RM_REAL, 1, 8, 3),
-           RM_SHAPE2(REMAT_I32, 1, 8)},
+           RM_SHAPE2(REMAT_I32, 1, 8), RM_ABSENT},
      .attr = &(rm_attention_attr){1, 0, 0, 0}},
+    {.name = "a bias, padding and fewer heads",
+     .sequence = true,
+     .x = {RM_SHAPE3(RM_REAL, 5, 4, 8), RM_SHAPE3(RM_REAL, 5, 4, 4), RM_SHAPE3(RM_REAL, 5, 4, 4),
+           RM_SHAPE2(REMAT_I32, 5, 4), RM_SHAPE3(RM_REAL, 4, 50, 50)},
+     .attr = &(rm_attention_attr){4, 0, 0, 0}},
     {.name = "large enough for the library",
      .sequence = true,
      .x = SHAPES(136, 1, 64),
@@ -394,12 +436,13 @@ const remat_op RM_OP(attention) = {
     .struct_bytes = sizeof(remat_op),
     .name = "attention",
     .doc = "y = softmax(q k^T / sqrt(C/heads)) v in each head; q (T,B,C), k, v (S,B,C) or with fewer heads",
-    .n_in = 4,
-    .optional = 1u << PADDING,
+    .n_in = 5,
+    .optional = 1u << PADDING | 1u << BIAS,
+    .shared = 1u << BIAS,
     .discrete = 1u << PADDING,
     .attr_bytes = sizeof(rm_attention_attr),
     .time = REMAT_TIME_FULL,
-    .saves = {.in = 1u << Q | 1u << K | 1u << V | 1u << PADDING},
+    .saves = {.in = 1u << Q | 1u << K | 1u << V | 1u << PADDING | 1u << BIAS},
     .infer = infer,
     .cost = cost,
     .bound = bound,

@@ -18,6 +18,7 @@ enum {
     K = RM_ATTENTION_K,
     V = RM_ATTENTION_V,
     PADDING = RM_ATTENTION_PADDING,
+    BIAS = RM_ATTENTION_BIAS,
     ROWS = 8 /* per block of threads */
 };
 typedef rm_attention_shape shape;
@@ -34,33 +35,41 @@ static __device__ inline int64_t head_of(const shape &s, const block &b, int64_t
     return (b.group + i) * s.share + b.member;
 }
 
-/* The score of key i, or its mask; `padding`: marks of the keys, `batch` elements apart. NULL: no padding. */
-static __device__ float score_of(const int32_t *padding, int64_t batch, int64_t i, float score) {
-    return padding && padding[i * batch] ? -INFINITY : score;
+/* The score of key i, or its mask; `padding`: marks of the keys, `batch` elements apart; `bias`: of the keys. NULL: none. */
+static __device__ float score_of(const int32_t *padding, int64_t batch, const float *bias, int64_t i, float score) {
+    return padding && padding[i * batch] ? -INFINITY : bias ? score + bias[i] : score;
 }
+
+/* Of a bias (heads,rows,columns). */
+typedef struct {
+    int64_t rows, columns;
+} bias_extent;
 
 /* Turns scores into probabilities, in place. Row r of a head attends to the columns up to `ends` + r, but at most to all of
  * them; with a window to the last of these. */
-static __global__ void softmax(shape s, block b, int64_t ends, const int32_t *padding, float *p) {
+static __global__ void softmax(shape s, block b, int64_t ends, const int32_t *padding, const float *bias,
+                               bias_extent extent, float *p) {
     int64_t lane = threadIdx.x % RM_WARP, row = (int64_t)blockIdx.x * ROWS + threadIdx.x / RM_WARP;
     if (row >= b.count * b.rows) return; /* whole warps */
     int64_t i_head = rm_row_of(row, b.rows), r = row - i_head * b.rows, keys = b.keys;
     const float scale = (float)s.scale;
     if (padding) padding += b.first * s.batch + head_of(s, b, i_head) / s.heads;
+    if (bias) bias += (head_of(s, b, i_head) % s.heads * extent.rows + b.from + r) * extent.columns + b.first;
     int64_t near = s.causal && ends + r > s.window ? ends + r - s.window : 0;
-    float *x = p + row * keys, largest = score_of(padding, s.batch, near, x[near] * scale);
+    float *x = p + row * keys, largest = score_of(padding, s.batch, bias, near, x[near] * scale);
     int64_t n = ends + r < keys ? ends + r : keys;
-    int64_t first = near - near % RM_WARP + lane; /* a lane has the same elements in each loop, or it would read others' */
+    int64_t first =
+        near - near % RM_WARP + lane; /* a lane has the same elements in each loop, or it would read others' */
     double sum = 0;
     if (first < near) first += RM_WARP;
     for (int64_t i = first; i < n; i += RM_WARP) {
-        float score = score_of(padding, s.batch, i, x[i] * scale);
+        float score = score_of(padding, s.batch, bias, i, x[i] * scale);
         largest = score > largest ? score : largest;
     }
     largest = rm_warp_largest(largest);
     bool none = padding && largest == -INFINITY;
     for (int64_t i = first; i < n; i += RM_WARP)
-        sum += x[i] = none ? 0 : rm_exp_nonpositive(score_of(padding, s.batch, i, x[i] * scale) - largest);
+        sum += x[i] = none ? 0 : rm_exp_nonpositive(score_of(padding, s.batch, bias, i, x[i] * scale) - largest);
     sum = rm_warp_sum(sum);
     float inverse = none ? 0 : (float)(1 / sum);
     for (int64_t i = lane; i < keys; i += RM_WARP) x[i] = i >= near && i < n ? x[i] * inverse : 0;
@@ -75,6 +84,21 @@ static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, 
     sum = rm_warp_sum(sum);
     for (int64_t i = lane; i < keys; i += RM_WARP)
         dp[r * keys + i] = p[r * keys + i] * (dp[r * keys + i] - (float)sum) * scale;
+}
+
+/* dbias += the gradients of the scores of a block, head by head in the order of rows of the batch. Then multiplies them by
+ * the scale. */
+static __global__ void add_bias(int64_t jobs, shape s, block b, float *dp, float *dbias, bias_extent extent) {
+    RM_EACH(job, jobs) { /* (heads of k, rows, keys) */
+        const int64_t kv_heads = s.heads / s.share, matrix = b.rows * b.keys, kv = job / matrix, at = job - kv * matrix;
+        float sum = 0;
+        for (int64_t i = kv; i < b.count; i += kv_heads) {
+            float *d = dp + i * matrix + at;
+            sum += *d, *d *= (float)s.scale;
+        }
+        const int64_t head = head_of(s, b, kv) % s.heads, r = at / b.keys, j = at - r * b.keys;
+        dbias[(head * extent.rows + b.from + r) * extent.columns + b.first + j] += sum;
+    }
 }
 
 /* The draws of a block's rows, which are the CPU's. */
@@ -136,12 +160,18 @@ static void multiply(const remat_call *call, block block, int64_t m, int64_t n, 
     queue->multiply(queue, &product);
 }
 
+static bias_extent extent_of(const remat_call *call) {
+    bias_extent e = {call->x[BIAS].desc.dim[1], call->x[BIAS].desc.dim[2]};
+    return e;
+}
+
 static void probabilities(const remat_call *call, const shape *s, block b, matrix p) {
     int64_t ends = s->causal ? b.from + 1 - b.first : b.keys;
     multiply(call, b, b.rows, b.keys, s->width, of_queries(&call->x[Q], s, b), false, of_keys(&call->x[K], s, b), true,
              false, p);
     RM_LAUNCH_TOGETHER(softmax, rm_blocks_of(b.count * b.rows, ROWS), ROWS * RM_WARP, call->queue, *s, b, ends,
-                       (const int32_t *)call->x[PADDING].data, p.data);
+                       (const int32_t *)call->x[PADDING].data, (const float *)call->x[BIAS].data, extent_of(call),
+                       p.data);
 }
 
 static void launch_drop(const remat_call *call, const shape *s, block b, const float *in, float *out) {
@@ -170,6 +200,7 @@ static bool has_window(const shape *s) { return s->causal && s->window < s->keys
  * and later calls add to; with a window all calls add, to zeros. */
 static void backward_block(const remat_call *call, const shape *s, block b) {
     const remat_tensor *dq = &call->dx[Q], *dk = &call->dx[K], *dv = &call->dx[V];
+    float *dbias = (float *)call->dx[BIAS].data;
     const bool add = has_window(s) || b.member > 0 || b.from + b.rows < s->steps;
     matrix p = of_scores((float *)call->scratch, b), dp = of_scores(p.data + b.count * p.stride, b);
     matrix dy = of_queries(&call->dy, s, b);
@@ -177,11 +208,15 @@ static void backward_block(const remat_call *call, const shape *s, block b) {
     if (dv->data && s->dropout > 0) launch_drop(call, s, b, p.data, dp.data);
     if (dv->data)
         multiply(call, b, b.keys, s->width, b.rows, s->dropout > 0 ? dp : p, true, dy, false, add, of_keys(dv, s, b));
-    if (!dq->data && !dk->data) return;
+    if (!dq->data && !dk->data && !dbias) return;
     multiply(call, b, b.rows, b.keys, s->width, dy, false, of_keys(&call->x[V], s, b), true, false, dp);
     if (s->dropout > 0) launch_drop(call, s, b, dp.data, dp.data);
     RM_LAUNCH_TOGETHER(score_gradients, rm_blocks_of(b.count * b.rows, ROWS), ROWS * RM_WARP, call->queue,
-                       b.count * b.rows, b.keys, (float)s->scale, p.data, dp.data);
+                       b.count * b.rows, b.keys, dbias ? 1 : (float)s->scale, p.data, dp.data);
+    if (dbias) {
+        const int64_t kv_heads = s->heads / s->share, jobs = (b.count < kv_heads ? b.count : kv_heads) * dp.stride;
+        RM_LAUNCH_EACH(add_bias, jobs, call->queue, jobs, *s, b, dp.data, dbias, extent_of(call));
+    }
     if (dq->data)
         multiply(call, b, b.rows, s->width, b.keys, dp, false, of_keys(&call->x[K], s, b), false, false,
                  of_queries(dq, s, b));

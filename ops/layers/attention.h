@@ -4,7 +4,7 @@
 
 #include "ops/op.h"
 
-enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V, RM_ATTENTION_PADDING };
+enum { RM_ATTENTION_Q, RM_ATTENTION_K, RM_ATTENTION_V, RM_ATTENTION_PADDING, RM_ATTENTION_BIAS };
 
 /* Rows of one head's (T,S) scores that are held in scratch at a time; on CUDA those of several heads, at most so many
  * floats unless a single head has more. The last is in attention.c; tests reduce it. */

@@ -1052,6 +1052,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_local_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_int64, c.c_int64, c.c_double]),
     "remat_cross_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, remat_value]),
     "remat_attention_dropout": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_bool, remat_value, c.c_double]),
+    "remat_biased_attention": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_int64, c.c_bool, remat_value, remat_value, c.c_double]),
     "remat_softmax": (remat_value, [c.c_void_p, remat_value]),
     "remat_log_softmax": (remat_value, [c.c_void_p, remat_value]),
     "remat_dropout": (remat_value, [c.c_void_p, remat_value, c.c_double]),

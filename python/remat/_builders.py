@@ -316,6 +316,12 @@ class Builders:
         GPT-2's attn_pdrop. Evaluation drops nothing. 0 <= probability < 1."""
         return self._build("attention_dropout", q, k, v, heads, causal, padding, probability)
 
+    def biased_attention(self, q: Value, k: Value, v: Value, heads: int, causal: bool, padding: Value | None, bias: Value, probability: float) -> Value:
+        """The same with a bias (heads,P,R) that is added to the scores before softmax: bias[h,t,s] to those of q[t] and k[s]. P >= T,
+        R >= S. It is a parameter or a static value, the same for all rows of the batch, such as the relative positions of T5 or of
+        Swin's windows. Its gradient is the sum over the rows. probability: of attention_dropout; 0: none."""
+        return self._build("biased_attention", q, k, v, heads, causal, padding, bias, probability)
+
     def softmax(self, x: Value) -> Value:
         """along the last axis"""
         return self._build("softmax", x)

@@ -546,6 +546,91 @@ def test_models_of_transformers(name):
         torch.testing.assert_close(p.grad, torch.zeros_like(p) if q.grad is None else q.grad, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["relu", "gated-gelu"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_t5_of_transformers(implementation, kind):
+    transformers = pytest.importorskip("transformers", reason="transformers cannot be imported")
+    config = transformers.T5Config(
+        vocab_size=V, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0, feed_forward_proj=kind,
+        relative_attention_num_buckets=8, relative_attention_max_distance=9, attn_implementation=implementation,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    ids, starts, labels = tokens(3, 12), tokens(3, 9), tokens(3, 9)
+    kept = (torch.arange(12) < torch.tensor([12, 5, 9])[:, None]).long()
+    batch = {"input_ids": ids, "attention_mask": kept, "decoder_input_ids": starts, "labels": labels}
+    peer = copy.deepcopy(model)
+    loss = peer(**batch).loss
+    loss.backward()
+    assert float(remat.compile(model, None, batch)(**batch)) == pytest.approx(loss.item(), rel=1e-5)
+    assert peer.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad.abs().max() > 1e-5
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-6)
+
+
+class BiasedAttention(nn.Module):
+    """Attention in windows of 3x3 pixels as in Swin, with a learned table of relative positions; or another bias."""
+
+    def __init__(self, bias, learned="whole", written_out=True):
+        super().__init__()
+        self.qkv, self.head, self.bias, self.written_out = nn.Linear(8, 24), nn.Linear(8, 5), bias, written_out
+        self.table = nn.Parameter(torch.randn(25, 2), requires_grad=learned == "table")
+        self.whole = nn.Parameter(torch.randn(2, 9, 9), requires_grad=learned == "whole")
+        at = torch.stack(torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")).flatten(1)
+        apart = at[:, :, None] - at[:, None] + 2
+        self.register_buffer("index", (apart[0] * 5 + apart[1]).flatten())
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).reshape(len(x), 9, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        bias = self.bias(self)
+        if self.written_out:
+            made = (q * 0.5 @ k.mT + bias).softmax(-1) @ v
+        else:
+            made = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return self.head(made.transpose(1, 2).flatten(2))
+
+
+def relative(m):
+    return m.table[m.index].view(9, 9, 2).permute(2, 0, 1).contiguous().unsqueeze(0)
+
+
+def alibi(m):
+    return -(torch.arange(9)[:, None] - torch.arange(9)).abs() * torch.tensor([0.5, 0.25])[:, None, None]
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+@pytest.mark.parametrize(
+    ("bias", "learned"),
+    [
+        (relative, "table"),
+        (alibi, ""),
+        (lambda m: m.whole, "whole"),
+        (lambda m: m.whole.tanh() * 2, "whole"),
+        (lambda m: torch.cat([m.whole, m.whole], 2)[:, :, :9], "whole"),
+        (lambda m: relative(m).expand(3, -1, -1, -1), "table"),
+        (lambda m: relative(m) + alibi(m), "table"),
+        (lambda m: alibi(m).masked_fill(~torch.ones(9, 9).tril().bool(), -torch.inf), ""),
+        (lambda m: relative(m) + torch.full((9, 9), -torch.inf).triu(1), "table"),
+        (lambda m: torch.where(torch.ones(9, 9).tril().bool(), m.whole, -1e9), "whole"),
+    ],
+)
+def test_attention_with_a_bias_that_is_not_of_the_batch(bias, learned, written_out):
+    check(BiasedAttention(bias, learned, written_out), nn.MSELoss(), torch.randn(3, 9, 8), torch.randn(3, 9, 5))
+
+
+@pytest.mark.parametrize(
+    ("bias", "words"),
+    [
+        (lambda m: m.whole[:, :1], "shape"),
+        (lambda m: m.whole[:1], "shape"),
+        (lambda m: torch.arange(3.0)[:, None, None, None].expand(3, 2, 9, 9), "rows of the batch"),
+        (lambda m: torch.where(torch.ones(9, 9).tril().bool(), m.whole, -1e9) * 2, "scores only"),
+    ],
+)
+def test_other_biases_of_attention_are_refused(bias, words):
+    with pytest.raises(remat.Error, match=words):
+        remat.compile(BiasedAttention(bias), nn.MSELoss(), (torch.randn(3, 9, 8), torch.randn(3, 9, 5)))
+
+
 # ---- Refusals -------------------------------------------------------------------------------------------------------
 
 

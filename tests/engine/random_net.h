@@ -84,14 +84,23 @@ static remat_value step_somewhere(net *n, remat_value x) {
     return remat_step_at(n->graph, x, remat_input(n->graph, name, REMAT_I32, REMAT_STATIC, 1, &n->batch));
 }
 
-/* If the number of features is even: attention with two heads that share k and v, with rotary positions. */
+/* If the number of features is even: attention with two heads that share k and v, with rotary positions. Sometimes with a
+ * bias. */
 static remat_value attended(net *n) {
     remat_graph *g = n->graph;
     remat_value q = pick(n), k = pick(n), v = pick(n);
     bool causal = draw(2), even = n->width % 2 == 0;
+    const int64_t heads = even ? 2 : 1, most = n->steps + (int64_t)draw(2);
+    remat_value bias = REMAT_NONE;
+    if (draw(3) == 0)
+        bias = remat_reshape(g, param(n, 2, heads * n->steps, most), 3, (int64_t[]){heads, n->steps, most});
+    if (!even && bias.id) return remat_biased_attention(g, q, k, v, 1, causal, REMAT_NONE, bias, 0);
     if (!even) return remat_attention(g, q, k, v, 1, causal);
     k = remat_slice(g, k, 0, n->width / 2), v = remat_slice(g, v, n->width / 2, n->width / 2);
-    return remat_attention_dropout(g, remat_rotary(g, q, 1, 50), k, v, 2, causal, REMAT_NONE, draw(2) ? 0.2 : 0);
+    q = remat_rotary(g, q, 1, 50);
+    const double dropout = draw(2) ? 0.2 : 0;
+    if (bias.id) return remat_biased_attention(g, q, k, v, 2, causal, REMAT_NONE, bias, dropout);
+    return remat_attention_dropout(g, q, k, v, 2, causal, REMAT_NONE, dropout);
 }
 
 /* Layers on reversed time. Their result is sometimes an output, in reversed order. */

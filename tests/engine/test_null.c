@@ -215,6 +215,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_window_attention(NULL, none, none, none, 1, 2).id == 0)                                                    \
     X(remat_local_attention(NULL, none, none, none, 1, 2, 0, 1).id == 0)                                               \
     X(remat_attention_dropout(NULL, none, none, none, 1, false, none, 0.1).id == 0)                                    \
+    X(remat_biased_attention(NULL, none, none, none, 1, false, none, none, 0.1).id == 0)                               \
     X(remat_exp(NULL, none).id == 0)                                                                                   \
     X(remat_softplus(NULL, none).id == 0)                                                                              \
     X(remat_clamp(NULL, none, 0, 1).id == 0)                                                                           \

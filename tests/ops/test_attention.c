@@ -30,6 +30,57 @@ START_TEST(attention_has_known_values) {
 }
 END_TEST
 
+/* Two rows of two heads of two features, and a bias of more positions than there are timesteps; values from PyTorch. */
+START_TEST(biased_attention_has_known_values) {
+    double q[] = {1, -2, 0.5, 0, -1, 0.5, 2, 1, 0, 1, -1, 2, 0.25, -1, 1, 0.5},
+           k[] = {0.5, 1, 2, -1, 1, 0, -0.5, 1, -1, 0.25, 1, 1, 2, 1, 0, -2},
+           v[] = {1, 2, 3, 4, 0, -1, 2, 1, -1, 0, 0.5, 2, 1, 3, -2, 0},
+           bias[] = {0.5, -1, 9, 2, 0.25, 9, 9, 9, 9, -0.5, 1, 9, 0, -2, 9, 9, 9, 9};
+    static const double y[2][16] = {
+        {0.6351489523872873, 1.6351489523872873, 1.1028468068307213, 2.4822774454645771, 0.13545622781771752,
+         -0.45817508872912982, -0.085733865546386956, 0.47856653361340323, 0.81446966115486596, 1.8144696611548659,
+         0.94296362901623043, 2.3543709032129843, 0.092765169422567004, -0.62893932230973193, 1.749778794672012,
+         0.93744469866800306},
+        {1, 2, 3, 4, 0, -1, 2, 1, 0.81446966115486596, 1.8144696611548659, 0.94296362901623043, 2.3543709032129843,
+         0.092765169422567004, -0.62893932230973193, 1.749778794672012, 0.93744469866800306}};
+    static const double dq[2][16] = {
+        {0.63277480589308055, 0.31638740294654022, 0.58227328460150718, -1.1645465692030144, 0.41403873247616668,
+         0.41403873247616668, -0.44112963762686169, 2.6467778257611698, 0.3570597610024896, 0.17852988050124494,
+         0.46390338100975576, -0.92780676201951207, 0.29754980083540788, 0.29754980083540794, -0.1036656293778867,
+         0.62199377626732044},
+        {0, 0, 0, 0, 0, 0, 0, 0, 0.3570597610024896, 0.17852988050124494, 0.46390338100975576, -0.92780676201951207,
+         0.29754980083540788, 0.29754980083540794, -0.1036656293778867, 0.62199377626732044}};
+    static const double dbias[2][18] = {{0.011046617465770847, -0.011046617465770958, 0, -0.084159792764569308,
+                                         0.084159792764569474, 0, 0, 0, 0, 2.0711618086842538, -2.0711618086842534, 0,
+                                         0.9492691310910305, -0.94926913109103084, 0, 0, 0, 0},
+                                        {0, 0, 0, -0.084159792764569308, 0.084159792764569474, 0, 0, 0, 0, 0, 0, 0,
+                                         0.9492691310910305, -0.94926913109103084, 0, 0, 0, 0}};
+    remat_desc x = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 2, 4}),
+               b = rm_desc_make(REMAT_F64, 3, (int64_t[]){2, 3, 3});
+    const remat_op *op = rm_op_find_f64("attention");
+    for (int i = 0; i < 4; i++) {
+        const int causal = i % 2;
+        double got[16], got_dq[16] = {0}, got_dbias[18] = {0}, dy[16], scratch[64];
+        rm_attention_attr attr = {2, causal, 0, 0};
+        remat_call call = {.attr = &attr,
+                           .x = {{x, q}, {x, k}, {x, v}, none, {b, bias}},
+                           .dx = {{x, got_dq}, none, none, none, {b, got_dbias}},
+                           .y = {x, got},
+                           .dy = {x, dy},
+                           .scratch = scratch,
+                           .t_total = 2,
+                           .threads = 1,
+                           .training = true};
+        for (int j = 0; j < 16; j++) dy[j] = 1;
+        (i < 2 ? op->define_forward : op->on[REMAT_ON_CPU].forward)(&call);
+        (i < 2 ? op->define_backward : op->on[REMAT_ON_CPU].backward)(&call);
+        for (int j = 0; j < 16; j++) CLOSE(got[j], y[causal][j]);
+        for (int j = 0; j < 16; j++) CLOSE(got_dq[j], dq[causal][j]);
+        for (int j = 0; j < 18; j++) CLOSE(got_dbias[j], dbias[causal][j]);
+    }
+}
+END_TEST
+
 /* Scores far apart: no exponential overflows. A NaN reaches the timesteps that attend to it. */
 START_TEST(attention_handles_extreme_scores) {
     float q[3] = {1e19f, 1e19f, 1}, k[3] = {1e19f, -1e19f, 2}, v[3] = {1, 2, 3}, y[3], p[9];
@@ -142,7 +193,7 @@ START_TEST(attention_respects_row_ends) {
 END_TEST
 
 START_TEST(invalid_attention_is_refused) {
-    remat_desc x[4] = {[3] = {.rank = -1}}, y;
+    remat_desc x[5] = {[3] = {.rank = -1}, [4] = {.rank = -1}}, y;
     char message[] = "attention: q is f32 (5,2,6), whose 6 features cannot be split into 4 heads";
     for (int i = 0; i < 3; i++) x[i] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 6});
     const remat_op *op = rm_op_find("attention");
@@ -211,6 +262,7 @@ END_TEST
 int main(void) {
     TCase *numbers = tcase_create("numbers");
     tcase_add_test(numbers, attention_has_known_values);
+    tcase_add_test(numbers, biased_attention_has_known_values);
     tcase_add_test(numbers, attention_handles_extreme_scores);
     tcase_add_test(numbers, attention_ignores_padding);
     tcase_add_test(numbers, attention_respects_row_ends);

@@ -18,6 +18,7 @@ from .tensors import (
     Atom,
     Axis,
     Data,
+    MaskedBias,
     Missing,
     Positions,
     Refused,
@@ -201,7 +202,10 @@ def broadcast_tensors(t: Translator, tensors: Sequence[Any]) -> Any:
 @op("add")
 def add(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
     if isinstance(self, Scores) or isinstance(other, Scores):
-        return masked(self, other) if isinstance(self, Scores) else masked(other, self)
+        return masked(t, self, other) if isinstance(self, Scores) else masked(t, other, self)
+    for bias, mask in ((self, other), (other, self)):
+        if alpha == 1 and is_bias(bias) and is_mask(t, mask):
+            return masked_bias(bias, mask, FILL)
     if isinstance(self, int | float | torch.Tensor) and not isinstance(self, torch.nn.Parameter):
         self, other = (other, self) if alpha == 1 else (self, other)
     if (n := number(other)) is not None:
@@ -256,7 +260,8 @@ def mul(t: Translator, self: Any, other: Any) -> Any:
         self, other = other, self
     n = number(other)
     if isinstance(self, Scores) and n is not None:
-        return self if n == 1 else replace(self.before_softmax("a multiple"), scale=self.scale * n, fill=self.fill * n)
+        bias = None if self.bias is None else scaled(t, self.bias, n)
+        return self if n == 1 else replace(self.before_softmax("a multiple"), scale=self.scale * n, fill=self.fill * n, bias=bias)
     if n is not None:
         return scaled(t, self, n)
     return t.broadcast(t.graph.mul, promoted(self), promoted(other))
@@ -478,9 +483,17 @@ def constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Any:
         row = part(t, t.tensor(weight), 0, first, 1)
         return with_dims(t, row, [*((Atom(n, repeats=n > 1),) for n in indices.shape), row.dims[1]])
     if not torch.equal(indices, torch.arange(first, first + last).expand_as(indices)):
-        raise Refused("constant indices that neither follow each other nor are all the same; pass them in the batch")
+        return of_constant_rows(t, weight, indices)
     table = part(t, t.tensor(weight), 0, first, last) if first else t.tensor(weight)
     return Positions(table, [*((Atom(n, repeats=True),) if n > 1 else () for n in leading), (Atom(last),), (Atom(width),)])
+
+
+def of_constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Tensor:
+    """Rows of a table in any order, such as T5's buckets of relative positions: an embedding of an input that never changes."""
+    assert t.node is not None
+    made = t.tensor(t.data(f"{t.node.name}.indices", torch.int32, indices.shape, lambda host: indices.int()))
+    width = (Atom(weight.shape[1]),)
+    return Tensor(t.graph.embedding(made.value, t.tensor(weight).value), [*made.axes, width], [*made.dims, width])
 
 
 @op("linear")
@@ -500,7 +513,7 @@ def addmm(t: Translator, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha
     made = product(t, mat1, mat2, self if isinstance(self, torch.nn.Parameter) and alpha == beta == 1 else None)
     if isinstance(made, Scores):
         made = replace(made, scale=made.scale * alpha)
-        return masked(made, self) if beta else made
+        return masked(t, made, self) if beta else made
     return made if isinstance(self, torch.nn.Parameter) and alpha == beta == 1 else add(t, mul(t, made, alpha), self, beta)
 
 
@@ -538,25 +551,58 @@ def attention(
     q, k = t.tensor(query), t.tensor(key)
     made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale, is_causal, unseeing=True)
     if attn_mask is not None:
-        made = masked(made, attn_mask)
+        made = masked(t, made, attn_mask)
     return attend(t, replace(made, softmax=True, dropout=dropout_p), value)
 
 
 FILL = 1e4  # masked scores are at least this far below the others: their probabilities round to zero
 
 
-def masked(scores: Scores, mask: Any, fill: float = math.inf) -> Scores:
-    """Scores + mask, or masked by -fill where a Boolean mask is False."""
+def is_bias(x: Any) -> bool:
+    """It may be a bias of attention's scores: (heads,P,R) or (1,heads,P,R), and not of the batch."""
+    static = isinstance(x, torch.nn.Parameter) or (isinstance(x, Tensor) and not x.sequence)
+    return isinstance(x, MaskedBias) or (static and len(dims_of(x)) in (3, 4))
+
+
+def masked_bias(bias: Any, mask: Any, fill: float) -> MaskedBias:
+    sizes = torch.broadcast_shapes(shape(dims_of(bias)), shape(dims_of(mask)))  # type: ignore[no-untyped-call]
+    return MaskedBias(bias, mask, fill, [(Atom(n),) for n in sizes])
+
+
+def is_mask(t: Translator, x: Any) -> bool:
+    """It is a mask to add. The example decides."""
+    if not isinstance(x, Data | torch.Tensor) or isinstance(x, torch.nn.Parameter) or not x.dtype.is_floating_point:
+        return False
+    if isinstance(x, Data):
+        return x.integers and len(x.dims) > 2 and is_fill(x.compute(t.example))
+    return x.dim() > 1 and is_fill(x) and bool((x != 0).any())
+
+
+def is_fill(x: torch.Tensor) -> bool:
+    return bool(((x == 0) | (x <= -FILL)).all())
+
+
+def masked(t: Translator, scores: Scores, mask: Any, fill: float = math.inf) -> Scores:
+    """Scores + mask, or masked by -fill where a Boolean mask is False. A mask with other numbers is a bias."""
     scores = scores.before_softmax("a mask")
+    if isinstance(mask, MaskedBias):
+        return masked(t, masked(t, scores, mask.bias), mask.mask, mask.fill)
+    if isinstance(mask, torch.nn.Parameter) or not isinstance(mask, Data | torch.Tensor):
+        return biased(t, scores, t.tensor(mask))
     if isinstance(mask, Data):
         if scores.padding:
             raise Refused("attention with two masks of the batch; combine them, as in mask | other_mask")
         return replace(scores, padding=mask, fill=min(scores.fill, fill if mask.dtype == torch.bool else FILL))
-    if not isinstance(mask, torch.Tensor):
-        raise Refused("a mask that is computed from parameters or data")
     kept = mask if mask.dtype == torch.bool else mask > -FILL
     if mask.dtype != torch.bool and not bool((mask[kept] == 0).all()):
-        raise Refused("a bias of attention; masks are 0 or at most -1e4")
+        bias = torch.where(kept, mask, 0.0)
+        leading, own = bias.shape[:-3], bias.shape[-3:]
+        if math.prod(leading) > 1:
+            raise Refused("a constant bias of attention that differs between rows of the batch")
+        wanted = bias_shape(scores)
+        if any(n not in (1, w) for n, w in zip(own[::-1], wanted[::-1], strict=False)):
+            raise Refused(f"a constant bias of attention of shape {tuple(mask.shape)}; it must be {wanted}")
+        scores = biased(t, scores, t.tensor(bias.reshape(own).expand(wanted).contiguous()))
     kept = kept.expand(*kept.shape[:-2], *(length(d) for d in scores.dims[-2:]))
     one = kept.reshape(-1, *kept.shape[-2:])
     if bool(kept.all()):
@@ -568,18 +614,41 @@ def masked(scores: Scores, mask: Any, fill: float = math.inf) -> Scores:
     return replace(scores, causal=True, fill=min(scores.fill, fill))
 
 
+def biased(t: Translator, scores: Scores, bias: Tensor) -> Scores:
+    """Scores + bias."""
+    if bias.sequence:
+        raise Refused("a mask or a bias that is computed from data")
+    dims: list[Axis] = [()] * (3 - len(bias.dims)) + bias.dims
+    if shape(dims[-3:]) != bias_shape(scores) or any(real(d) for d in dims[:-3]):
+        raise Refused(f"a bias of attention of shape {shape(bias.dims)}; it must be {bias_shape(scores)}, the same for all rows of the batch")
+    bias = replace(bias, dims=dims[-3:])
+    return replace(scores, bias=bias if scores.bias is None else t.broadcast(t.graph.add, scores.bias, bias))
+
+
+def bias_shape(scores: Scores) -> tuple[int, ...]:
+    """(heads,P,R)"""
+    sizes = shape(scores.dims)
+    return (sizes[-3] if len(sizes) > 3 else 1, *sizes[-2:])
+
+
 @op("masked_fill")
 def masked_fill(t: Translator, self: Any, mask: Any, value: Any) -> Any:
-    if isinstance(self, Scores) and (fill := -(number(value) or 0)) >= FILL:
-        return masked(self, inverted(mask), fill)
+    fill = -(number(value) or 0)
+    if isinstance(self, Scores) and fill >= FILL:
+        return masked(t, self, inverted(mask), fill)
+    if is_bias(self) and fill >= FILL:
+        return masked_bias(self, inverted(mask), fill)
     return where(t, mask, value, self)
 
 
 @op("where")
 def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
     """condition is a mask of the batch, or constant: one * mask + other * (1 - mask)."""
-    if isinstance(self, Scores) and (fill := -(number(other) or 0)) >= FILL:
-        return masked(self, condition, fill)
+    fill = -(number(other) or 0)
+    if isinstance(self, Scores) and fill >= FILL:
+        return masked(t, self, condition, fill)
+    if is_bias(self) and fill >= FILL:
+        return masked_bias(self, condition, fill)
     for x in (self, other):
         if (n := number(x)) is not None and not math.isfinite(n):
             raise Refused(f"a mask that writes {n} outside attention; write a finite number")
@@ -643,7 +712,7 @@ def kept_keys(mask: torch.Tensor) -> torch.Tensor:
         return mask
     kept = mask > -FILL
     if bool((mask[kept] != 0).any()):
-        raise invalid("attention has a mask with other numbers than 0 and at most -1e4; a bias of attention is not supported")
+        raise invalid("attention has a mask with other numbers than 0 and at most -1e4; a bias of attention may be learned or constant, not of the batch")
     return kept
 
 
@@ -713,7 +782,13 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     if s.padding is not None:
         mask, s = of_queries(t, s, lead_of(k))
         padding = padding_of(t, s, mask, k.time(), k.batch())  # type: ignore[arg-type]
-    made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal, padding, s.dropout)
+    if s.bias is None:
+        made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal, padding, s.dropout)
+    else:
+        bias = t.arrange(s.bias, s.bias.dims[-3:])
+        if bias.shape[0] != heads[0]:
+            raise Refused(f"a bias of attention for {bias.shape[0]} heads, where there are {heads[0]}")
+        made = t.graph.biased_attention(queries, flat[1], flat[2], heads[0], s.causal, padding, bias, s.dropout)
     features = tuple(a for d in q.dims[:-2] for a in leaves(d) if a is not q.batch() and not a.repeats)
     axes: list[Axis] = [(q.time(),), (q.batch(),) if q.batch() else (), (*features, *leaves(v.dims[-1]))]  # type: ignore[list-item]
     return Tensor(made, axes, [*q.dims[:-1], v.dims[-1]], True)
@@ -1037,11 +1112,14 @@ def stack(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 @op("index")
 def index(t: Translator, self: Any, indices: Sequence[Any]) -> Any:
-    """y[arange(B), step]: one timestep of each row."""
+    """y[arange(B), step]: one timestep of each row; or rows of a table by a constant."""
     x = t.tensor(self)
+    if len(indices) == 1 and len(x.dims) == 2 and isinstance(indices[0], torch.Tensor) and not indices[0].is_floating_point():
+        at = indices[0].long() if indices[0].dtype != torch.bool else indices[0].nonzero()[:, 0]
+        return of_constant_rows(t, self, torch.where(at < 0, at + length(x.dims[0]), at))
     rows = [isinstance(i, torch.Tensor) and i.dim() == 1 and torch.equal(i, torch.arange(len(i))) for i in indices]
     if len(indices) != 2 or sum(rows) != 1 or not isinstance(indices[rows.index(False)], Data):
-        raise Refused("an index by tensors; only x[arange(B), steps] is supported")
+        raise Refused("an index by tensors; only x[arange(B), steps] and parameter[constant] are supported")
     dim = rows.index(False)
     t.mark(x, x.dims[dim], x.dims[1 - dim])
     p = t.plain(t.as_sequence(x, x.dims[dim], x.dims[1 - dim]))

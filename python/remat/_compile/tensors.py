@@ -226,6 +226,16 @@ class Stack:
 
 
 @dataclass
+class MaskedBias:
+    """A bias of attention's scores on the way to them, and a mask: a Boolean one with what it fills in, or one to add."""
+
+    bias: Any
+    mask: Any
+    fill: float
+    dims: list[Axis]
+
+
+@dataclass
 class Scores:
     """q k^T on the way to attention: what happened to it so far."""
 
@@ -235,6 +245,7 @@ class Scores:
     scale: float = 1.0
     causal: bool = False
     padding: Data | None = None
+    bias: Tensor | None = None  # (heads,P,R)
     fill: float = math.inf  # how far masked scores are below others, at least
     softmax: bool = False
     dropout: float = 0.0

@@ -26,6 +26,7 @@ from .tensors import (
     Atom,
     Axis,
     Data,
+    MaskedBias,
     Missing,
     Positions,
     Refused,
@@ -217,7 +218,7 @@ class Translator:
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.env[n])
         if name in _OF_SHAPE and isinstance(args[0], Data | Tensor):
             args = (torch.empty(shape(args[0].dims), dtype=getattr(args[0], "dtype", torch.float32)), *args[1:])
-        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | Positions | Missing)]
+        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | MaskedBias | Positions | Missing)]
         self._read |= {id(a): a for a in given if isinstance(a, torch.Tensor) and id(a) in self._held}
         if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
             return self._folded(node, args, kwargs)
@@ -347,6 +348,10 @@ class Translator:
             return OPS["aten::cat"](self, parts, 0)  # type: ignore[no-any-return]
         if isinstance(x, Scores):
             raise Refused("q k^T may be scaled, masked, put through softmax and dropout, and multiplied by v only")
+        if isinstance(x, MaskedBias):
+            if x.mask.dtype == torch.bool:
+                raise Refused("a bias with a mask may be added to attention's scores only")
+            return self.broadcast(self.graph.add, x.bias, x.mask)
         raise Refused(f"a tensor was expected, not {x!r}")
 
     def _input(self, data: Data) -> Tensor:
