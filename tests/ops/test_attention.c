@@ -225,6 +225,14 @@ START_TEST(invalid_attention_is_refused) {
     }
     x[1] = x[2] = rm_desc_make(REMAT_F32, 3, (int64_t[]){5, 2, 2});
     ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL), REMAT_OK);
+    static const int64_t small[][3] = {{2, 5, 5}, {6, 5, 5}, {3, 4, 5}, {3, 5, 4}}; /* of a bias */
+    for (int i = 0; i < 4; i++) {
+        x[4] = rm_desc_make(REMAT_F32, 3, small[i]);
+        ck_assert_msg(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL) == REMAT_INVALID, "%d", i);
+        ck_assert_ptr_nonnull(strstr(remat_last_error(), "it must be at least (3,5,5)"));
+    }
+    x[4] = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, 5, 6});
+    ck_assert_int_eq(op->infer(x, &(rm_attention_attr){3, 0, 0, 0}, &y, NULL), REMAT_OK);
 }
 END_TEST
 
