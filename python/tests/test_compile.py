@@ -694,6 +694,20 @@ def test_refusals_name_module_op_and_line(model, words):
     assert all(word in str(refused.value) for word in words), refused.value
 
 
+class ShiftedInPlace(LanguageModel):
+    """Writes the batch's tokens into a part of a tensor, and reads the whole."""
+
+    def forward(self, x):
+        shifted = x.new_zeros(x.shape)
+        shifted[:, 1:] = x[:, :-1].clone()
+        return super().forward(x) + super().forward(shifted)
+
+
+def test_tokens_that_are_written_in_place_into_a_part_are_refused():
+    with pytest.raises(remat.Error, match="copy_ .* in place"):
+        remat.compile(ShiftedInPlace(), per_token, (tokens(B, T), tokens(B, T)))
+
+
 def test_other_reductions_and_learning_rates_without_an_optimizer_are_refused():
     x, y = tokens(B, T), tokens(B, T)
     with pytest.raises(remat.Error, match="reduction"):

@@ -312,7 +312,7 @@ class Translator:
             made = self.data(name, value.dtype, self.sizes(value), lambda host: host.value(name))
             made.integers = True
             if node.target._schema.is_mutable:  # type: ignore[union-attr]
-                self.env[node.args[0]] = made  # type: ignore[index]
+                self._replace(node, made)
             return made
 
         def part(i: int) -> Callable[[Host], Any]:
