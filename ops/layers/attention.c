@@ -3,12 +3,13 @@
  *   y[t] = sum over s of p[t,s] v[s],   p[t] = softmax over s of q[t] . k[s] / sqrt(D)
  *
  * with D = C / heads features; head h has columns h D .. h D + D - 1. Causal attention sums over s <= t only; with a
- * window, over the last `window` of these. k and v may have fewer heads, each shared by a group of neighbouring query heads (Ainslie et al. 2023, "GQA"), and a
- * different length, S. Keys marked in `padding`, I32 (S,B), are masked, and keys after the last unmasked key of a row
- * are skipped. If all keys are masked, y is 0. A `bias` (heads,P,R), P >= T, R >= S, the same for all rows of the batch, is
- * added to the scores; its gradient is the sum of theirs, in the order of rows. In training p[t,s] is dropped out before
- * it meets v; the mask is a function of (seed, step, node, t, head, s), so backward draws it again. Scratch holds only a block of rows of the (T,S) scores at a time.
- * Backward recomputes the block from q and k, so nothing else is saved. */
+ * window, over the last `window` of these. k and v may have fewer heads, each shared by a group of neighbouring
+ * query heads (Ainslie et al. 2023, "GQA"), and a different length, S. Keys marked in `padding`, I32 (S,B), are
+ * masked, and keys after the last unmasked key of a row are skipped. If all keys are masked, y is 0. A `bias`
+ * (heads,P,R), P >= T, R >= S, the same for all rows of the batch, is added to the scores; its gradient is the sum
+ * of theirs, in the order of rows. In training p[t,s] is dropped out before it meets v; the mask is a function of
+ * (seed, step, node, t, head, s), so backward draws it again. Scratch holds only a block of rows of the (T,S) scores
+ * at a time. Backward recomputes the block from q and k, so nothing else is saved. */
 #include "ops/real.h"
 
 #include <string.h>

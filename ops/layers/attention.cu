@@ -35,7 +35,8 @@ static __device__ inline int64_t head_of(const shape &s, const block &b, int64_t
     return (b.group + i) * s.share + b.member;
 }
 
-/* The score of key i, or its mask; `padding`: marks of the keys, `batch` elements apart; `bias`: of the keys. NULL: none. */
+/* The score of key i, or its mask; `padding`: marks of the keys, `batch` elements apart; `bias`: of the keys. NULL:
+ * none. */
 static __device__ float score_of(const int32_t *padding, int64_t batch, const float *bias, int64_t i, float score) {
     return padding && padding[i * batch] ? -INFINITY : bias ? score + bias[i] : score;
 }
@@ -58,8 +59,8 @@ static __global__ void softmax(shape s, block b, int64_t ends, const int32_t *pa
     int64_t near = s.causal && ends + r > s.window ? ends + r - s.window : 0;
     float *x = p + row * keys, largest = score_of(padding, s.batch, bias, near, x[near] * scale);
     int64_t n = ends + r < keys ? ends + r : keys;
-    int64_t first =
-        near - near % RM_WARP + lane; /* a lane has the same elements in each loop, or it would read others' */
+    /* A lane has the same elements in each loop, or it would read others'. */
+    int64_t first = near - near % RM_WARP + lane;
     double sum = 0;
     if (first < near) first += RM_WARP;
     for (int64_t i = first; i < n; i += RM_WARP) {
@@ -86,8 +87,8 @@ static __global__ void score_gradients(int64_t rows, int64_t keys, float scale, 
         dp[r * keys + i] = p[r * keys + i] * (dp[r * keys + i] - (float)sum) * scale;
 }
 
-/* dbias += the gradients of the scores of a block, head by head in the order of rows of the batch. Then multiplies them by
- * the scale. */
+/* dbias += the gradients of the scores of a block, head by head in the order of rows of the batch. Then multiplies them
+ * by the scale. */
 static __global__ void add_bias(int64_t jobs, shape s, block b, float *dp, float *dbias, bias_extent extent) {
     RM_EACH(job, jobs) { /* (heads of k, rows, keys) */
         const int64_t kv_heads = s.heads / s.share, matrix = b.rows * b.keys, kv = job / matrix, at = job - kv * matrix;
