@@ -106,7 +106,7 @@ END_TEST
 enum { ROWS = 6, WIDE = 4, LAYERS = 5 };
 
 static remat_value normalised(remat_value x, int i) {
-    char mean[16], variance[16], gain[16], bias[16];
+    char mean[24], variance[24], gain[24], bias[24];
     snprintf(mean, sizeof mean, "mean%d", i), snprintf(variance, sizeof variance, "variance%d", i);
     snprintf(gain, sizeof gain, "gain%d", i), snprintf(bias, sizeof bias, "bias%d", i);
     int64_t dim[] = {WIDE};
@@ -121,7 +121,7 @@ static remat_value residual_network(remat_value apart[2]) {
     remat_value x = remat_input(graph, "x", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDE});
     remat_value target = remat_input(graph, "target", REMAT_F32, REMAT_STATIC, 2, (int64_t[]){ROWS, WIDE});
     for (int i = 0; i < LAYERS; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "w%d", i);
         remat_value norm = normalised(remat_linear(graph, x, matrix(name, WIDE, WIDE), REMAT_NONE), i);
         remat_value both = remat_add(graph, x, remat_relu(graph, norm));
@@ -148,7 +148,7 @@ static double residual_run(remat_value loss, const remat_config *config, int fol
     for (int i = 0; i < 2; i++) ck_assert_int_eq(remat_write(s, REMAT_INPUT, i, data, sizeof data), REMAT_OK);
     ck_assert_int_eq(remat_gradients(s, &r), REMAT_OK);
     for (int i = 0; i < LAYERS; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "w%d", i);
         ck_assert_int_eq(remat_read(s, REMAT_GRADIENT, remat_find(s, REMAT_GRADIENT, name), out->gradient[i],
                                     sizeof out->gradient[i]),
