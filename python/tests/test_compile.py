@@ -553,11 +553,12 @@ def test_t5_of_transformers(implementation, kind):
     config = transformers.T5Config(
         vocab_size=V, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0, feed_forward_proj=kind,
         relative_attention_num_buckets=8, relative_attention_max_distance=9, attn_implementation=implementation,
+        decoder_start_token_id=0,
     )  # fmt: skip
     model = transformers.T5ForConditionalGeneration(config)
-    ids, starts, labels = tokens(3, 12), tokens(3, 9), tokens(3, 9)
+    ids, labels = tokens(3, 12), tokens(3, 9)
     kept = (torch.arange(12) < torch.tensor([12, 5, 9])[:, None]).long()
-    batch = {"input_ids": ids, "attention_mask": kept, "decoder_input_ids": starts, "labels": labels}
+    batch = {"input_ids": ids, "attention_mask": kept, "labels": labels}
     peer = copy.deepcopy(model)
     loss = peer(**batch).loss
     loss.backward()
@@ -695,17 +696,71 @@ def test_refusals_name_module_op_and_line(model, words):
 
 
 class ShiftedInPlace(LanguageModel):
-    """Writes the batch's tokens into a part of a tensor, and reads the whole."""
+    """Writes the batch's tokens into parts of a tensor, and reads the whole, and parts, between and after."""
 
     def forward(self, x):
-        shifted = x.new_zeros(x.shape)
+        shifted = x % 2
+        view, before = shifted[:, 1:], shifted + 1
         shifted[:, 1:] = x[:, :-1].clone()
-        return super().forward(x) + super().forward(shifted)
+        between = shifted.clone()
+        shifted[..., 0] = 3
+        shifted[1:, 2:4].add_(1).clamp_(max=V - 1)
+        shifted.masked_fill_(shifted == 4, 2)
+        through = torch.cat([view, x[:, :1]], 1)
+        view[:, :2] = 1
+        return sum(super(ShiftedInPlace, self).forward(y) for y in (x, before, between, through, shifted))
 
 
-def test_tokens_that_are_written_in_place_into_a_part_are_refused():
-    with pytest.raises(remat.Error, match="copy_ .* in place"):
-        remat.compile(ShiftedInPlace(), per_token, (tokens(B, T), tokens(B, T)))
+def test_tokens_written_in_place():
+    check(ShiftedInPlace(), per_token, tokens(B, T), tokens(B, T))
+
+
+class WrittenMask(nn.Module):
+    def __init__(self, write):
+        super().__init__()
+        self.first, self.second, self.write = nn.Linear(4, 6), nn.Linear(6, 5), write
+
+    def forward(self, x):
+        return self.second(self.write(self.first(x)))
+
+
+def constant_written_in_parts(h):
+    mask = torch.ones(6)
+    view = mask[1:]
+    mask[:2] = 0.5
+    view[3:].mul_(2)
+    return h * mask * torch.cat([view, mask[:1]])
+
+
+def constant_read_through_a_view(h):
+    mask = torch.ones(1, 6)
+    view = mask.view(6)
+    mask[0, 2:] = 0.5
+    return h * view
+
+
+def integers_read_through_a_view(h):
+    kept = torch.ones(1, 6, dtype=torch.long)
+    view = kept.view(6)
+    kept[0, 2:] = 3
+    return h * view
+
+
+def values_read_through_a_slice(h):
+    y = h * 1
+    view = y[:, 1:]
+    y[:, 2:].relu_()
+    return torch.cat([view, h[:, :1]], 1)
+
+
+def test_constants_written_in_place():
+    check(WrittenMask(constant_written_in_parts), nn.MSELoss(), torch.randn(3, 4), torch.randn(3, 5))
+
+
+@pytest.mark.parametrize("write", [constant_read_through_a_view, integers_read_through_a_view, values_read_through_a_slice])
+def test_what_is_written_in_place_and_read_through_another_view_is_refused(write):
+    with pytest.raises(remat.Error, match="in place"):
+        remat.compile(WrittenMask(write), nn.MSELoss(), (torch.randn(3, 4), torch.randn(3, 5)))
 
 
 def test_other_reductions_and_learning_rates_without_an_optimizer_are_refused():

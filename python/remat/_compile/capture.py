@@ -352,7 +352,95 @@ def export(
             raise invalid(f"{where} cannot compute a batch of shapes {_shapes(batch, named)}: {found}") from error
     _name_layers(program.graph)
     program.graph.eliminate_dead_code()
+    _return_what_is_written(program)
     return program
+
+
+def _return_what_is_written(program: torch.export.ExportedProgram) -> None:
+    """In-place ops on constants, and on integers that the program has made, become ops that return a result, so that they
+    may be run in any order: y[:, 1:] = x becomes y = slice_scatter(y, x, 1, 1). Later readers of y, also through slices,
+    read the result; where there are later readers through other views, the op stays, and is refused."""
+    graph, known = program.graph, _constants(program)
+    late = list(graph.nodes)
+    for node in list(graph.nodes):
+        late.remove(node)
+        if not _writes(node, known):
+            continue
+        parts, whole = _parts(node.args[0])
+        if any(user in late for view in _other_views(whole, late, node) for user in view.users):
+            continue
+        target = getattr(getattr(torch.ops.aten, op_name(node).removeprefix("aten::").rstrip("_")), node.target._overloadname)
+        with graph.inserting_before(node):
+            made = _made_for(graph, node, target, node.args, node.kwargs, node.meta["val"])
+            for part in parts:
+                args = (part.args[0], made, *part.args[1:])
+                made = _made_for(graph, node, _SCATTERS[op_name(part)], args, {}, part.args[0].meta["val"])
+            written = made
+            for part in reversed(parts):
+                written = _made_for(graph, part, part.target, (written, *part.args[1:]), part.kwargs, part.meta["val"])
+            _read_from(graph, whole, made, late)
+        node.replace_all_uses_with(written)
+        graph.erase_node(node)
+        known = _constants(program)
+
+
+_SCATTERS = {"aten::slice": torch.ops.aten.slice_scatter.default, "aten::select": torch.ops.aten.select_scatter.default}
+
+
+def _constants(program: torch.export.ExportedProgram) -> set[Node]:
+    """What depends on neither the batch nor parameters."""
+    held = program.graph_signature.inputs_to_lifted_tensor_constants | program.graph_signature.inputs_to_buffers
+    known: set[Node] = set()
+    for node in program.graph.nodes:
+        if node.name in held if node.op == "placeholder" else all(n in known for n in node.all_input_nodes):
+            known.add(node)
+    return known
+
+
+def _writes(node: Node, known: set[Node]) -> bool:
+    """An in-place op on constants, or on integers that the program has made."""
+    target: Any = node.target
+    if node.op != "call_function" or not getattr(getattr(target, "_schema", None), "is_mutable", False):
+        return False
+    whole = _parts(node.args[0])[1]
+    if not isinstance(whole, Node) or whole.op != "call_function" or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return node in known or not whole.meta["val"].dtype.is_floating_point
+
+
+def _parts(view: Any) -> tuple[list[Any], Any]:
+    """Slices of slices of a tensor, the smallest first, and the tensor."""
+    parts = []
+    while isinstance(view, Node) and op_name(view) in _SCATTERS:
+        parts.append(view)
+        view = view.args[0]
+    return parts, view
+
+
+def _other_views(whole: Node, late: list[Node], writer: Node) -> Iterator[Node]:
+    """Views of the tensor, other than slices, that are made before it is written."""
+    for view in whole.users:
+        if view not in late and view is not writer and view.args[0] is whole:
+            if op_name(view) in _SCATTERS:
+                yield from _other_views(view, late, writer)
+            elif getattr(view.target, "is_view", False):
+                yield view
+
+
+def _read_from(graph: torch.fx.Graph, old: Node, new: Node, late: list[Node]) -> None:
+    """Late readers of a tensor, or of slices of it, read another one."""
+    for view in list(old.users):
+        if view not in late and op_name(view) in _SCATTERS and view.args[0] is old and any(user in late for user in view.users):
+            copy = _made_for(graph, view, view.target, (new, *view.args[1:]), view.kwargs, view.meta["val"])
+            _read_from(graph, view, copy, late)
+    old.replace_all_uses_with(new, delete_user_cb=lambda user: user in late)
+
+
+def _made_for(graph: torch.fx.Graph, node: Node, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+    """A node at the place of another one in the user's code."""
+    made = graph.call_function(target, args, kwargs)
+    made.meta = {**node.meta, "val": value}
+    return made
 
 
 READS_VALUES = (

@@ -254,11 +254,14 @@ class Translator:
     def _replace(self, node: Node, made: Any) -> None:
         """An in-place op: later readers of its operand see the result."""
         first: Node = node.args[0]  # type: ignore[assignment]
-        aliases = [n for n in self.env if n is not node and first in n.args[:1] and op_name(n) in VIEWS]
-        source = first.args[0] if first.op == "call_function" and op_name(first) in VIEWS else None
         order = {n: i for i, n in enumerate(self.exported.graph.nodes)}
-        later = [n for n in (*aliases, source) if isinstance(n, Node) and any(order[u] > order[node] for u in n.users)]
-        if later:
+        whole = first
+        while whole.op == "call_function" and _is_view(whole):
+            whole = whole.args[0]  # type: ignore[assignment]
+        same = [whole]
+        for n in same:
+            same += [u for u in n.users if order[u] < order[node] and u.args[0] is n and _is_view(u)]
+        if any(n is not first and any(order[u] > order[node] for u in n.users) for n in same):
             raise Refused("it changes a tensor in place that is read through a view later; use the op that returns a result")
         self.env[first] = made
 
@@ -296,7 +299,7 @@ class Translator:
         with torch.no_grad():
             made = node.target(*args, **kwargs)  # type: ignore[operator]
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
-            self.env[node.args[0]] = made  # type: ignore[index]
+            self._replace(node, made)
         return made
 
     @staticmethod
