@@ -1,7 +1,7 @@
 /* test_rows.c: kernels whose rows and channels are longer than those of the ops' samples (ops/cuda/fours.cuh,
  * channels.cuh), in emulation: rows of a warp, of a block, and longer than its registers; channels that several blocks
- * sum; pools of 2 x 2; addresses that are no multiples of 16; and batch norm's statistics where a difference of large
- * sums would lose them. */
+ * sum; pixels of few classes; pools of 2 x 2; addresses that are no multiples of 16; and batch norm's statistics where
+ * a difference of large sums would lose them. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -23,6 +23,7 @@ static const rm_group_norm_attr groups = {1e-5, 2, 1};
 static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0, 0}, batch_relu = {0.1, 1e-5, 1, 0, 1};
 static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
 static const rm_mean_attr all_of_row = {1};
+static const rm_dice_attr joint = {1, -1}, ignores = {0, 1};
 static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}};
 
 typedef struct {
@@ -30,7 +31,7 @@ typedef struct {
     const void *attr;
     int64_t rank, dim[4]; /* of x */
     int vectors;          /* inputs after it with one number for each element of axis 1 */
-    int targets;          /* 1: an input after it with an integer for each row */
+    int targets;          /* 1: an input after it with an integer for each row of the last axis */
 } long_shape;
 
 /* Rows are held by a warp up to 1,024 floats, by a block up to 8,192, then by the largest block up to 32,768. */
@@ -58,6 +59,12 @@ static const long_shape shapes[] = {
     {"batch_norm", &batch_relu, 3, {3, 5, 4099}, 4, 0},
     {"batch_norm", &batch_relu, 2, {3001, 34}, 4, 0},
     {"mean", &all_of_row, 2, {3, 5001}, 0, 0},
+    {"dice", NULL, 3, {2, 1500, 2}, 0, 1}, /* pixels of 2, 3 and 4 classes are held, those of 5 are not */
+    {"dice", &joint, 3, {3, 1030, 2}, 0, 1},
+    {"dice", &ignores, 3, {2, 1500, 3}, 0, 1},
+    {"dice", NULL, 4, {2, 2, 1100, 4}, 0, 1},
+    {"dice", &joint, 3, {1, 4097, 4}, 0, 1},
+    {"dice", &ignores, 3, {2, 1500, 5}, 0, 1},
     {"max_pool", &halves, 3, {3, 7, 9}, 0, 0}, /* odd sizes: rows and columns in no window, rows at every alignment */
     {"max_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
     {"max_pool", &halves, 3, {1, 5, 3}, 0, 0},
@@ -69,7 +76,7 @@ static remat_sample sample_of(const long_shape *s) {
     for (int i = 0; i < REMAT_MAX_INPUTS; i++) sample.x[i].rank = -1;
     sample.x[0] = rm_desc_make(REMAT_F32, (int)s->rank, s->dim);
     for (int i = 1; i <= s->vectors; i++) sample.x[i] = rm_desc_make(REMAT_F32, 1, &s->dim[1]);
-    if (s->targets) sample.x[1] = rm_desc_make(REMAT_I32, 1, s->dim);
+    if (s->targets) sample.x[1] = rm_desc_make(REMAT_I32, (int)s->rank - 1, s->dim);
     return sample;
 }
 
@@ -153,6 +160,44 @@ START_TEST(bits_do_not_depend_on_addresses) {
         rm_sum_of_squares_cuda(&rm_emulated_queue, x + at, C, &other);
         ck_assert_mem_eq(&sum, &other, sizeof sum);
     }
+}
+END_TEST
+
+/* ---- Classes ---------------------------------------------------------------------------------------------------- */
+
+enum { PIXELS = 1500, MOST_CLASSES = 6 };
+
+/* The joint Dice loss of two images, and its gradient, of the first `classes` of `real` classes and others that have
+ * probability 0. */
+static void dice_of(int64_t classes, int64_t real, float *y, float *dx) {
+    static float logits[2 * PIXELS * MOST_CLASSES], dy = 0.7f;
+    static int32_t target[2 * PIXELS];
+    const remat_op *op = rm_op_find("dice");
+    remat_call call = {.attr = &joint, .t_total = 1, .training = true, .queue = (void *)(uintptr_t)&rm_emulated_queue};
+    call.x[0] = (remat_tensor){.desc = rm_desc_make(REMAT_F32, 3, (int64_t[]){2, PIXELS, classes}), .data = logits};
+    call.x[1] = (remat_tensor){.desc = rm_desc_make(REMAT_I32, 2, (int64_t[]){2, PIXELS}), .data = target};
+    call.y = call.dy = (remat_tensor){.desc = rm_desc_make(REMAT_F32, 0, call.x[0].desc.dim), .data = y};
+    call.dy.data = &dy, call.dx[0] = call.x[0], call.dx[0].data = dx;
+    for (int64_t r = 0; r < 2 * PIXELS; r++) {
+        target[r] = (int32_t)(r * 7 % 13 % (real + 1)) - 1; /* -1 does not count */
+        for (int64_t k = 0; k < classes; k++) logits[r * classes + k] = k < real ? 9 * noise(r * real + k) : -1000;
+    }
+    const remat_desc x[] = {call.x[0].desc, call.x[1].desc};
+    remat_cost cost = {0};
+    op->cost(x, &call.y.desc, &joint, REMAT_BACKWARD, &cost);
+    call.scratch = malloc(cost.scratch_bytes);
+    ck_assert(call.scratch);
+    op->on[REMAT_ON_CUDA].forward(&call);
+    op->on[REMAT_ON_CUDA].backward(&call);
+    free(call.scratch);
+}
+
+START_TEST(dice_of_held_pixels_has_the_bits_of_others) {
+    static float dx[2 * PIXELS * MOST_CLASSES], other[2 * PIXELS * MOST_CLASSES];
+    float y, other_y;
+    dice_of(_i, _i, &y, dx), dice_of(MOST_CLASSES, _i, &other_y, other);
+    ck_assert_mem_eq(&y, &other_y, sizeof y);
+    for (int64_t r = 0; r < 2 * PIXELS; r++) ck_assert_mem_eq(dx + r * _i, other + r * MOST_CLASSES, (size_t)_i * 4);
 }
 END_TEST
 
@@ -279,6 +324,7 @@ int main(void) {
     TCase *rows = tcase_create("rows"), *statistics = tcase_create("statistics");
     tcase_add_loop_test(rows, long_rows_match_the_cpu_in_any_order, 0, SHAPES);
     tcase_add_test(rows, bits_do_not_depend_on_addresses);
+    tcase_add_loop_test(rows, dice_of_held_pixels_has_the_bits_of_others, 2, 5);
     tcase_add_loop_test(statistics, statistics_far_from_zero_are_exact, 0, 4);
     tcase_add_loop_test(statistics, statistics_of_two_ranks_are_those_of_both_batches, 0, 2);
     return run_cases("rows", rows, statistics);
