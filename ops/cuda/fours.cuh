@@ -24,9 +24,18 @@ static __device__ inline rm_four rm_load_four(const float *x, int64_t left) {
     return four;
 }
 
+/* Of a plain store nvcc sometimes makes four of 4 bytes. */
+static __device__ inline void rm_store_sixteen(float *x, const rm_four &four) {
+#ifdef RM_CUDA_EMULATED
+    *(rm_four *)x = four;
+#else
+    __stwb((float4 *)x, make_float4(four.v[0], four.v[1], four.v[2], four.v[3]));
+#endif
+}
+
 static __device__ inline void rm_store_four(float *x, int64_t left, const rm_four &four) {
     if (left >= 4 && (uintptr_t)x % sizeof(rm_four) == 0) {
-        *(rm_four *)x = four;
+        rm_store_sixteen(x, four);
         return;
     }
     RM_UNROLL for (int k = 0; k < 4; k++) if (k < left) x[k] = four.v[k];
