@@ -1,9 +1,6 @@
-/* avg_pool.cu: the CUDA kernels of the op `avg_pool` (avg_pool.c): a thread per window, and per element of dx. */
-#include "ops/cuda/kernel.cuh"
-
-extern "C" {
-#include "ops/layers/pool.h"
-}
+/* avg_pool.cu: the CUDA kernels of the op `avg_pool` (avg_pool.c). Windows of 2 x 2 side by side: a thread for two windows
+ * (pool.cuh). Others: a thread per window, and per element of dx. */
+#include "ops/layers/pool.cuh"
 
 static __global__ void average(rm_pool_shape s, int64_t count, const float *x, float *y) {
     RM_EACH(e, count) {
@@ -31,15 +28,50 @@ static __global__ void spread(rm_pool_shape s, int64_t count, const float *dy, f
     }
 }
 
+static __global__ void average_halves(rm_pool_shape s, int64_t pairs, const float *x, float *y) {
+    RM_EACH(e, pairs) {
+        const rm_pool_pair p = rm_pool_pair_at(s, e);
+        const rm_pool_pixels pixels = rm_pool_load(s, p, x);
+        RM_UNROLL for (int window = 0; window < 2; window++) {
+            const int64_t at = rm_pool_window_of(s, p, window);
+            float sum = 0;
+            RM_UNROLL for (int k = 0; k < 4; k++) sum += rm_pool_pixel(pixels, window, k);
+            if (at >= 0) y[at] = sum * (1 / 4.0f);
+        }
+    }
+}
+
+static __global__ void spread_halves(rm_pool_shape s, int64_t pairs, const float *dy, float *dx) {
+    RM_EACH(e, pairs) {
+        const rm_pool_pair p = rm_pool_pair_at(s, e);
+        rm_pool_pixels pixels;
+        RM_UNROLL for (int window = 0; window < 2; window++) {
+            const int64_t at = rm_pool_window_of(s, p, window);
+            const float d = at < 0 ? 0 : 0 + dy[at] * (1 / 4.0f);
+            RM_UNROLL for (int k = 0; k < 4; k++) rm_pool_pixel(pixels, window, k) = d;
+        }
+        rm_pool_store(s, p, dx, pixels);
+    }
+}
+
 void rm_avg_pool_forward_cuda(const remat_call *call) {
     rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     int64_t count = rm_desc_count(&call->y.desc);
-    RM_LAUNCH_EACH(average, count, call->queue, s, count, (const float *)call->x[0].data, (float *)call->y.data);
+    const float *x = (const float *)call->x[0].data;
+    if (rm_pool_halves(s))
+        RM_LAUNCH_EACH(average_halves, rm_pool_pairs(s), call->queue, s, rm_pool_pairs(s), x, (float *)call->y.data);
+    else
+        RM_LAUNCH_EACH(average, count, call->queue, s, count, x, (float *)call->y.data);
 }
 
 void rm_avg_pool_backward_cuda(const remat_call *call) {
     rm_pool_shape s = rm_pool_shape_of(&call->x[0].desc, call->attr);
     int64_t count = rm_desc_count(&call->x[0].desc);
-    if (!call->dx[0].data) return;
-    RM_LAUNCH_EACH(spread, count, call->queue, s, count, (const float *)call->dy.data, (float *)call->dx[0].data);
+    const float *dy = (const float *)call->dy.data;
+    float *dx = (float *)call->dx[0].data;
+    if (!dx) return;
+    if (rm_pool_halves(s))
+        RM_LAUNCH_EACH(spread_halves, rm_pool_pairs(s), call->queue, s, rm_pool_pairs(s), dy, dx);
+    else
+        RM_LAUNCH_EACH(spread, count, call->queue, s, count, dy, dx);
 }

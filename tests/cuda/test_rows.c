@@ -1,6 +1,6 @@
 /* test_rows.c: kernels whose rows and channels are longer than those of the ops' samples (ops/cuda/fours.cuh,
  * channels.cuh), in emulation: rows of a warp, of a block, and longer than its registers; channels that several blocks
- * sum; pixels of few classes; pools of 2 x 2; addresses that are no multiples of 16; and batch norm's statistics where
+ * sum; pixels of few classes; pools; addresses that are no multiples of 16; and batch norm's statistics where
  * a difference of large sums would lose them. */
 #include <check.h>
 #include <float.h>
@@ -24,7 +24,7 @@ static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0, 0}, batch_relu = {0.1,
 static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
 static const rm_mean_attr all_of_row = {1};
 static const rm_dice_attr joint = {1, -1}, ignores = {0, 1};
-static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}};
+static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}}, overlapping = {{3, 3}, {2, 2}, {1, 1}};
 
 typedef struct {
     const char *op;
@@ -68,6 +68,12 @@ static const long_shape shapes[] = {
     {"max_pool", &halves, 3, {3, 7, 9}, 0, 0}, /* odd sizes: rows and columns in no window, rows at every alignment */
     {"max_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
     {"max_pool", &halves, 3, {1, 5, 3}, 0, 0},
+    {"max_pool", &overlapping, 3, {3, 7, 9}, 0, 0},
+    {"max_pool", &overlapping, 4, {2, 2, 6, 16}, 0, 0},
+    {"avg_pool", &halves, 3, {3, 7, 9}, 0, 0},
+    {"avg_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
+    {"avg_pool", &halves, 3, {1, 5, 3}, 0, 0},
+    {"avg_pool", &overlapping, 3, {3, 7, 9}, 0, 0},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -201,6 +207,56 @@ START_TEST(dice_of_held_pixels_has_the_bits_of_others) {
 }
 END_TEST
 
+/* ---- Pools ------------------------------------------------------------------------------------------------------ */
+
+enum { PIXELS_OF_PLANES = 3 * 13 * 13 };
+
+/* y and dx of a pool of three planes of `height` x `width`. */
+static void pool(const char *name, int backend, const rm_pool_attr *attr, int64_t height, int64_t width, float *y,
+                 float *dx) {
+    static const float values[] = {0, -0.f, 1, 2, 2, NAN, -INFINITY, INFINITY, -1};
+    static float x[PIXELS_OF_PLANES], dy[PIXELS_OF_PLANES];
+    const remat_op *op = rm_op_find(name);
+    const remat_desc plane = rm_desc_make(REMAT_F32, 3, (int64_t[]){3, height, width});
+    remat_call call = {.attr = attr, .t_total = 1, .training = true, .threads = 1};
+    if (backend == REMAT_ON_CUDA) call.queue = (void *)(uintptr_t)&rm_emulated_queue;
+    for (int64_t i = 0; i < 3 * height * width; i++) {
+        const unsigned random = (unsigned)(i * 2654435761u) >> 16;
+        x[i] = i < height * width ? -INFINITY : random % 3 ? (float)(random % 7) : values[random / 3 % 9];
+    }
+    for (int64_t i = 0; i < PIXELS_OF_PLANES; i++) dy[i] = i % 11 ? noise(i) : -0.f, y[i] = dx[i] = 77;
+    call.x[0] = call.dx[0] = (remat_tensor){.desc = plane, .data = x};
+    ck_assert_int_eq(op->infer(&plane, attr, &call.y.desc, NULL), REMAT_OK);
+    call.dy.desc = call.y.desc;
+    call.y.data = y, call.dy.data = dy, call.dx[0].data = dx;
+    op->on[backend].forward(&call);
+    op->on[backend].backward(&call);
+}
+
+/* Both add the same floats in the same order. Equal maxima, NaN and infinities; planes of all small sizes, so that rows
+ * start at all alignments and windows end at all places. */
+START_TEST(pools_have_the_bits_of_the_cpu) {
+    static const rm_pool_attr attrs[] = {{{2, 2}, {2, 2}, {0, 0}}, {{3, 3}, {2, 2}, {0, 0}}, {{3, 3}, {2, 2}, {1, 1}},
+                                         {{3, 3}, {2, 2}, {1, 0}}, {{3, 3}, {1, 1}, {1, 1}}, {{3, 3}, {2, 3}, {1, 1}},
+                                         {{2, 3}, {2, 2}, {1, 1}}};
+    static float y[2][PIXELS_OF_PLANES], dx[2][PIXELS_OF_PLANES];
+    const char *name = _i % 2 ? "avg_pool" : "max_pool";
+    const rm_pool_attr *attr = &attrs[_i / 2];
+    for (int64_t height = attr->window[0] - attr->padding[0]; height <= 13; height++)
+        for (int64_t width = attr->window[1] - attr->padding[1]; width <= 13; width++) {
+            for (int backend = 0; backend < 2; backend++)
+                pool(name, backend ? REMAT_ON_CUDA : REMAT_ON_CPU, attr, height, width, y[backend], dx[backend]);
+            for (int64_t i = 0; i < PIXELS_OF_PLANES; i++) {
+                const float *cpu[2] = {&y[0][i], &dx[0][i]}, *cuda[2] = {&y[1][i], &dx[1][i]};
+                for (int k = 0; k < 2; k++)
+                    ck_assert_msg(!memcmp(cpu[k], cuda[k], sizeof(float)) || (isnan(*cpu[k]) && isnan(*cuda[k])),
+                                  "%s of %lld x %lld: element %lld of %s is %.9g, not %.9g", name, (long long)height,
+                                  (long long)width, (long long)i, k ? "dx" : "y", *cuda[k], *cpu[k]);
+            }
+        }
+}
+END_TEST
+
 /* ---- The statistics of batch norm ------------------------------------------------------------------------------- */
 
 enum { CHANNELS = 3, EACH = 9001, FLOATS = CHANNELS * EACH };
@@ -324,6 +380,7 @@ int main(void) {
     TCase *rows = tcase_create("rows"), *statistics = tcase_create("statistics");
     tcase_add_loop_test(rows, long_rows_match_the_cpu_in_any_order, 0, SHAPES);
     tcase_add_test(rows, bits_do_not_depend_on_addresses);
+    tcase_add_loop_test(rows, pools_have_the_bits_of_the_cpu, 0, 14);
     tcase_add_loop_test(rows, dice_of_held_pixels_has_the_bits_of_others, 2, 5);
     tcase_add_loop_test(statistics, statistics_far_from_zero_are_exact, 0, 4);
     tcase_add_loop_test(statistics, statistics_of_two_ranks_are_those_of_both_batches, 0, 2);
