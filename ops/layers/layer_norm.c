@@ -2,6 +2,7 @@
  * per row. */
 #include "ops/real.h"
 
+#include "ops/layers/norm.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -107,6 +108,11 @@ static void backward(const remat_call *call) {
                         backward_columns(call, rows, c, from, from + WIDTH < c ? from + WIDTH : c););
 }
 
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    (void)attr, (void)aux, (void)threads;
+    return rm_norm_scratch_bytes(rm_desc_rows(&x[X]), rm_desc_last(&x[X]), 2, pass);
+}
+
 static const rm_layer_norm_attr usual = {1e-5};
 static const remat_sample samples[] = {
     {.name = "sequence",
@@ -136,7 +142,10 @@ const remat_op RM_OP(layer_norm) = {
     .aux_bytes = aux_bytes,
     .define_forward = forward,
     .define_backward = backward,
-    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(layer_norm)},
+    .on = {{.forward = forward, .backward = backward},
+           {.forward = RM_CUDA(layer_norm, forward),
+            .backward = RM_CUDA(layer_norm, backward),
+            .scratch_bytes = cuda_scratch_bytes}},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

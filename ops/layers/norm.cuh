@@ -8,7 +8,7 @@
 #ifndef RM_NORM_CUH
 #define RM_NORM_CUH
 
-#include "ops/cuda/channels.cuh"
+#include "ops/layers/norm_sums.cuh"
 
 /* Statistics of a row, in aux. */
 typedef struct {
@@ -38,18 +38,15 @@ RM_ROW_KERNEL rm_norm_forward(V vectors, int64_t rows, int64_t n, double epsilon
     if (facts && threadIdx.x % W == 0) facts[r] = f;
 }
 
-/* With g = dy gain, dx = rstd (g - mean(g) - xhat mean(g xhat)). */
-template <int W, typename V>
-RM_ROW_KERNEL rm_norm_backward(V vectors, int64_t rows, int64_t n, const float *all_x, const float *all_dy,
-                               const rm_norm_facts *facts, float *dx) {
-    enum { HELD = W == RM_ROW_MOST ? RM_ROW_FOURS / 2 : RM_ROW_FOURS }; /* two rows have to fit */
-    const int64_t r = rm_row<W>();
-    if (r >= rows) return;
-    const rm_norm_facts f = facts[r];
+/* With g = dy gain, dx = rstd (g - mean(g) - xhat mean(g xhat)), for a row; dx may be NULL. also(h, k, dy, xhat) sees element
+ * k of the four at h. */
+template <int W, int HELD, typename V, typename F>
+static __device__ inline void rm_norm_backward_row(const V &vectors, int64_t r, int64_t n, const float *all_x,
+                                                   const float *all_dy, const rm_norm_facts &f, float *dx, F also) {
     const float *x = all_x + r * n, *dy = all_dy + r * n;
     const rm_held<HELD> held_x = rm_hold<W, HELD>(x, n), held_dy = rm_hold<W, HELD>(dy, n);
-    double mean_g = 0, mean_gx = 0;
-    rm_each_four<W, HELD>(n, [&](int64_t i, int h) { /* past the row's end g is 0 */
+    double mean_g = 0, mean_gx = 0; /* past the row's end g is 0 */
+    rm_each_four<W, HELD>(n, [&](int64_t i, int h) {
         const rm_four v = rm_four_of(held_x, x, n, i, h), d = rm_four_of(held_dy, dy, n, i, h);
         const rm_four of_gain = vectors.gain(r, i);
         RM_UNROLL for (int k = 0; k < 4; k++) {
@@ -65,10 +62,33 @@ RM_ROW_KERNEL rm_norm_backward(V vectors, int64_t rows, int64_t n, const float *
         rm_four d = rm_four_of(held_dy, dy, n, i, h);
         RM_UNROLL for (int k = 0; k < 4; k++) {
             float xhat = (v.v[k] - f.mean) * f.rstd;
+            also(h, k, d.v[k], xhat);
             d.v[k] = f.rstd * (d.v[k] * of_gain.v[k] - (float)mean_g - xhat * (float)mean_gx);
         }
-        rm_store_four(dx + r * n + i, n - i, d);
+        if (dx) rm_store_four(dx + r * n + i, n - i, d);
     });
+}
+
+template <int W, typename V>
+RM_ROW_KERNEL rm_norm_backward(V vectors, int64_t rows, int64_t n, const float *x, const float *dy,
+                               const rm_norm_facts *facts, float *dx) {
+    enum { HELD = W == RM_ROW_MOST ? RM_ROW_FOURS / 2 : RM_ROW_FOURS }; /* two rows have to fit */
+    const int64_t r = rm_row<W>();
+    if (r >= rows) return;
+    rm_norm_backward_row<W, HELD>(vectors, r, n, x, dy, facts[r], dx, [](int, int, float, float) {});
+}
+
+/* The same, and the sums of dy xhat and of dy over the block's rows, for gains and biases (norm.h). Without dx, too: they
+ * have the same bits. */
+template <typename V>
+RM_NORM_KERNEL rm_norm_backward_with_sums(V vectors, int64_t rows, int64_t n, const float *x, const float *dy,
+                                          const rm_norm_facts *facts, float *dx, float *partial) {
+    rm_norm_sums<2> sums = {};
+    const auto add = [&](int h, int k, float d, float xhat) { sums.add(0, h, k, d * xhat), sums.add(1, h, k, d); };
+    RM_EACH_ROW_OF_WARP(r, rows) {
+        rm_norm_backward_row<RM_WARP, RM_ROW_FOURS>(vectors, r, n, x, dy, facts[r], dx, add);
+    }
+    rm_store_norm_sums(sums, n, partial);
 }
 
 /* dgain += sum of dy xhat,  dbias += sum of dy. Either may be NULL. */

@@ -2,6 +2,7 @@
  * row. */
 #include "ops/real.h"
 
+#include "ops/layers/norm.h"
 #include "ops/op.h"
 #include "ops/shape.h"
 
@@ -86,6 +87,11 @@ static void backward(const remat_call *call) {
                         backward_columns(call, rows, c, from, from + WIDTH < c ? from + WIDTH : c););
 }
 
+static uint64_t cuda_scratch_bytes(const remat_desc *x, const void *attr, remat_pass pass, bool aux, int threads) {
+    (void)attr, (void)aux, (void)threads;
+    return rm_norm_scratch_bytes(rm_desc_rows(&x[X]), rm_desc_last(&x[X]), 1, pass);
+}
+
 static const rm_rms_norm_attr usual = {1e-6};
 static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .attr = &usual, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE1(RM_REAL, 7)}},
@@ -110,7 +116,10 @@ const remat_op RM_OP(rms_norm) = {
     .aux_bytes = aux_bytes,
     .define_forward = forward,
     .define_backward = backward,
-    .on = {{.forward = forward, .backward = backward}, RM_CUDA_KERNELS(rms_norm)},
+    .on = {{.forward = forward, .backward = backward},
+           {.forward = RM_CUDA(rms_norm, forward),
+            .backward = RM_CUDA(rms_norm, backward),
+            .scratch_bytes = cuda_scratch_bytes}},
     .cheap = true,
     .samples = samples,
     .n_samples = sizeof samples / sizeof *samples,

@@ -1,6 +1,6 @@
 /* rms_norm.cu: the CUDA kernels of the op `rms_norm` (rms_norm.c). A warp or a block handles a row (fours.cuh); gradients
- * of gain are sums down the columns (channels.cuh). */
-#include "ops/cuda/channels.cuh"
+ * of gain are sums down the columns: beside dx if rows are short (norm.h), else on their own (channels.cuh). */
+#include "ops/layers/norm_sums.cuh"
 
 enum { X, GAIN };
 
@@ -24,14 +24,12 @@ RM_ROW_KERNEL forward(int64_t rows, int64_t c, double epsilon, const float *all_
     if (rstd && threadIdx.x % W == 0) rstd[r] = factor;
 }
 
-/* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)). */
-template <int W>
-RM_ROW_KERNEL backward_rows(int64_t rows, int64_t c, const float *all_x, const float *gain, const float *all_dy,
-                            const float *rstd, float *dx) {
-    enum { HELD = W == RM_ROW_MOST ? RM_ROW_FOURS / 2 : RM_ROW_FOURS }; /* two rows have to fit */
-    const int64_t r = rm_row<W>();
-    if (r >= rows) return;
-    const float *x = all_x + r * c, *dy = all_dy + r * c, factor = rstd[r];
+/* With g = dy gain and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)), for a row; dx may be NULL. also(h, k, dy, xhat)
+ * sees element k of the four at h. */
+template <int W, int HELD, typename F>
+static __device__ inline void backward_row(int64_t r, int64_t c, const float *all_x, const float *gain,
+                                           const float *all_dy, float factor, float *dx, F also) {
+    const float *x = all_x + r * c, *dy = all_dy + r * c;
     const rm_held<HELD> held_x = rm_hold<W, HELD>(x, c), held_dy = rm_hold<W, HELD>(dy, c);
     double sum = 0;
     rm_each_four<W, HELD>(c, [&](int64_t i, int h) {
@@ -43,9 +41,29 @@ RM_ROW_KERNEL backward_rows(int64_t rows, int64_t c, const float *all_x, const f
     rm_each_four<W, HELD>(c, [&](int64_t i, int h) {
         const rm_four v = rm_four_of(held_x, x, c, i, h), g = rm_load_four(gain + i, c - i);
         rm_four d = rm_four_of(held_dy, dy, c, i, h);
-        RM_UNROLL for (int k = 0; k < 4; k++) d.v[k] = factor * (d.v[k] * g.v[k] - v.v[k] * factor * mean);
-        rm_store_four(dx + r * c + i, c - i, d);
+        RM_UNROLL for (int k = 0; k < 4; k++) {
+            also(h, k, d.v[k], v.v[k] * factor);
+            d.v[k] = factor * (d.v[k] * g.v[k] - v.v[k] * factor * mean);
+        }
+        if (dx) rm_store_four(dx + r * c + i, c - i, d);
     });
+}
+
+template <int W>
+RM_ROW_KERNEL backward_rows(int64_t rows, int64_t c, const float *x, const float *gain, const float *dy,
+                            const float *rstd, float *dx) {
+    enum { HELD = W == RM_ROW_MOST ? RM_ROW_FOURS / 2 : RM_ROW_FOURS }; /* two rows have to fit */
+    const int64_t r = rm_row<W>();
+    if (r < rows) backward_row<W, HELD>(r, c, x, gain, dy, rstd[r], dx, [](int, int, float, float) {});
+}
+
+/* The same, and the sums of dy xhat over the block's rows. Without dx, too: they have the same bits. */
+RM_NORM_KERNEL backward_with_sums(int64_t rows, int64_t c, const float *x, const float *gain, const float *dy,
+                                  const float *rstd, float *dx, float *partial) {
+    rm_norm_sums<1> sums = {};
+    const auto add = [&](int h, int k, float d, float xhat) { sums.add(0, h, k, d * xhat); };
+    RM_EACH_ROW_OF_WARP(r, rows) { backward_row<RM_WARP, RM_ROW_FOURS>(r, c, x, gain, dy, rstd[r], dx, add); }
+    rm_store_norm_sums(sums, c, partial);
 }
 
 /* dgain += sum of dy xhat */
@@ -76,8 +94,14 @@ void rm_rms_norm_backward_cuda(const remat_call *call) {
     const float *rstd = (const float *)call->aux;
     float *dx = (float *)call->dx[X].data, *dgain = (float *)call->dx[GAIN].data;
     int64_t rows = rm_desc_rows(shape), c = rm_desc_last(shape);
-    if (dx)
-        RM_LAUNCH_ROWS(backward_rows, rows, c, call->queue, rows, c, x, (const float *)call->x[GAIN].data, dy, rstd,
-                       dx);
+    const float *gain = (const float *)call->x[GAIN].data;
+    if (dgain && c <= RM_NORM_COLUMNS) {
+        float *partial = (float *)call->scratch;
+        RM_LAUNCH_TOGETHER(backward_with_sums, rm_norm_blocks(rows), RM_ROW_WARPS * RM_WARP, call->queue, rows, c, x,
+                           gain, dy, rstd, dx, partial);
+        rm_join_norm_sums(call->queue, partial, rows, c, 1, 0, dgain);
+        return;
+    }
+    if (dx) RM_LAUNCH_ROWS(backward_rows, rows, c, call->queue, rows, c, x, gain, dy, rstd, dx);
     if (dgain) rm_launch_channels(call->queue, gain_gradient{x, dy, rstd, dgain}, rows, c, 1, c);
 }

@@ -41,6 +41,9 @@ static const long_shape shapes[] = {
     {"layer_norm", &layer, 2, {2, 8195}, 2, 0},
     {"layer_norm", &layer, 2, {1, 33001}, 2, 0},
     {"layer_norm", &layer, 2, {1201, 35}, 2, 0},
+    {"layer_norm", &layer, 2, {3301, 35}, 2, 0}, /* up to 1,024 floats, a warp has several rows, for the sums down the columns */
+    {"layer_norm", &layer, 2, {1601, 8}, 2, 0},
+    {"rms_norm", &rms, 2, {3301, 33}, 1, 0},
     {"rms_norm", &rms, 2, {5, 1022}, 1, 0},
     {"rms_norm", &rms, 2, {2, 8194}, 1, 0},
     {"rms_norm", &rms, 2, {1, 33002}, 1, 0},
