@@ -715,6 +715,28 @@ def test_tokens_written_in_place():
     check(ShiftedInPlace(), per_token, tokens(B, T), tokens(B, T))
 
 
+class BatchWrittenInPlace(LanguageModel):
+    def forward(self, x):
+        x[x == 2] = 1
+        return super().forward(x)
+
+
+class IntegersWrittenOtherwise(LanguageModel):
+    """Nothing returns what fill_diagonal_ writes, and PyTorch on the host runs ops in another order."""
+
+    def forward(self, x):
+        y = x % 5
+        before = y + 1
+        y.fill_diagonal_(0)
+        return super().forward(y + before)
+
+
+@pytest.mark.parametrize("model", [BatchWrittenInPlace, IntegersWrittenOtherwise])
+def test_integers_written_in_place_otherwise_are_refused(model):
+    with pytest.raises(remat.Error, match="in place .* returns a result"):
+        remat.compile(model(), per_token, (tokens(B, T), tokens(B, T)))
+
+
 class WrittenMask(nn.Module):
     def __init__(self, write):
         super().__init__()
@@ -739,6 +761,31 @@ def constant_read_through_a_view(h):
     return h * view
 
 
+def constant_written_through_a_view(h):
+    mask = torch.ones(1, 6)
+    mask.view(6)[2:] = 0.5
+    return h * mask
+
+
+def constant_written_through_a_transposed_view(h):
+    mask = torch.ones(6, 2)
+    mask.T[1:] = 0.5
+    return h * mask[:, 1]
+
+
+def constant_written_in_a_chunk(h):
+    mask = torch.ones(6)
+    mask.chunk(2)[0][:] = 0.5
+    return h * mask
+
+
+def constant_read_through_chunks(h):
+    mask = torch.ones(6)
+    chunks = mask.chunk(2)
+    mask[:4] = 0.5
+    return h * torch.cat(chunks)
+
+
 def integers_read_through_a_view(h):
     kept = torch.ones(1, 6, dtype=torch.long)
     view = kept.view(6)
@@ -753,11 +800,35 @@ def values_read_through_a_slice(h):
     return torch.cat([view, h[:, :1]], 1)
 
 
-def test_constants_written_in_place():
-    check(WrittenMask(constant_written_in_parts), nn.MSELoss(), torch.randn(3, 4), torch.randn(3, 5))
+def constant_joined_with_another(h):
+    kept = torch.arange(6) > 3
+    kept |= torch.arange(6) == 1
+    return h * kept
 
 
-@pytest.mark.parametrize("write", [constant_read_through_a_view, integers_read_through_a_view, values_read_through_a_slice])
+def constant_written_where_it_is_large(h):
+    mask = torch.arange(6.0)
+    mask[mask > 3] = 0.25
+    return h * mask
+
+
+@pytest.mark.parametrize("write", [constant_written_in_parts, constant_joined_with_another, constant_written_where_it_is_large])
+def test_constants_written_in_place(write):
+    check(WrittenMask(write), nn.MSELoss(), torch.randn(3, 4), torch.randn(3, 5))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        constant_read_through_a_view,
+        constant_written_through_a_view,
+        constant_written_through_a_transposed_view,
+        constant_written_in_a_chunk,
+        constant_read_through_chunks,
+        integers_read_through_a_view,
+        values_read_through_a_slice,
+    ],
+)
 def test_what_is_written_in_place_and_read_through_another_view_is_refused(write):
     with pytest.raises(remat.Error, match="in place"):
         remat.compile(WrittenMask(write), nn.MSELoss(), (torch.randn(3, 4), torch.randn(3, 5)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import os
 import random
 import sys
@@ -359,7 +360,7 @@ def export(
 def _return_what_is_written(program: torch.export.ExportedProgram) -> None:
     """In-place ops on constants, and on integers that the program has made, become ops that return a result, so that they
     may be run in any order: y[:, 1:] = x becomes y = slice_scatter(y, x, 1, 1). Later readers of y, also through slices,
-    read the result; where there are later readers through other views, the op stays, and is refused."""
+    read the result. Where y is written or read later through other views, the op stays, and the translation refuses it."""
     graph, known = program.graph, _constants(program)
     late = list(graph.nodes)
     for node in list(graph.nodes):
@@ -367,9 +368,9 @@ def _return_what_is_written(program: torch.export.ExportedProgram) -> None:
         if not _writes(node, known):
             continue
         parts, whole = _parts(node.args[0])
-        if any(user in late for view in _other_views(whole, late, node) for user in view.users):
+        target = _returning(node)
+        if target is None or any(user in late for view in _other_views(whole, late, node) for user in view.users):
             continue
-        target = getattr(getattr(torch.ops.aten, op_name(node).removeprefix("aten::").rstrip("_")), node.target._overloadname)
         with graph.inserting_before(node):
             made = _made_for(graph, node, target, node.args, node.kwargs, node.meta["val"])
             for part in parts:
@@ -392,7 +393,8 @@ def _constants(program: torch.export.ExportedProgram) -> set[Node]:
     held = program.graph_signature.inputs_to_lifted_tensor_constants | program.graph_signature.inputs_to_buffers
     known: set[Node] = set()
     for node in program.graph.nodes:
-        if node.name in held if node.op == "placeholder" else all(n in known for n in node.all_input_nodes):
+        constant = node.name in held if node.op == "placeholder" else all(n in known for n in node.all_input_nodes)
+        if constant:
             known.add(node)
     return known
 
@@ -403,9 +405,17 @@ def _writes(node: Node, known: set[Node]) -> bool:
     if node.op != "call_function" or not getattr(getattr(target, "_schema", None), "is_mutable", False):
         return False
     whole = _parts(node.args[0])[1]
-    if not isinstance(whole, Node) or whole.op != "call_function" or torch.Tag.nondeterministic_seeded in target.tags:
+    made = isinstance(whole, Node) and whole.op == "call_function" and not is_view(whole)
+    if not made or torch.Tag.nondeterministic_seeded in target.tags:
         return False
     return node in known or not whole.meta["val"].dtype.is_floating_point
+
+
+def _returning(node: Node) -> Any:
+    """The op that returns what an in-place one writes: aten::fill for aten::fill_, aten::__or__ for aten::__ior__."""
+    name = op_name(node).removeprefix("aten::")
+    name = f"__{name[3:]}" if name.startswith("__i") else name.rstrip("_")
+    return getattr(getattr(torch.ops.aten, name, None), node.target._overloadname, None)  # type: ignore[union-attr]
 
 
 def _parts(view: Any) -> tuple[list[Any], Any]:
@@ -423,8 +433,9 @@ def _other_views(whole: Node, late: list[Node], writer: Node) -> Iterator[Node]:
         if view not in late and view is not writer and view.args[0] is whole:
             if op_name(view) in _SCATTERS:
                 yield from _other_views(view, late, writer)
-            elif getattr(view.target, "is_view", False):
+            elif is_view(view):
                 yield view
+                yield from _other_views(view, late, writer)
 
 
 def _read_from(graph: torch.fx.Graph, old: Node, new: Node, late: list[Node]) -> None:
@@ -514,6 +525,14 @@ def op_name(node: Node) -> str:
     """Such as "aten::linear"."""
     target: Any = node.target
     return str(target._schema.name) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
+
+
+def is_view(node: Node) -> bool:
+    """Its result, or a part of it, may share its memory with its first operand."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and is_view(node.args[0])
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(r.alias_info is not None for r in returns)
 
 
 def place(node: Node) -> str:

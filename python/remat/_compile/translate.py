@@ -18,7 +18,7 @@ from .._library import invalid
 from ..errors import Error
 from ..graph import Graph, Value
 from ..graph import zeros as init_zeros
-from .capture import READS_VALUES, Sizes, concrete, op_name, place
+from .capture import READS_VALUES, Sizes, concrete, is_view, op_name, place
 from .tensors import (
     BATCH,
     TIME,
@@ -196,7 +196,7 @@ class Translator:
         if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
             return
         source = node.args[0]
-        while isinstance(source, Node) and source.op == "call_function" and _is_view(source):
+        while isinstance(source, Node) and source.op == "call_function" and is_view(source):
             source = source.args[0]
         if not isinstance(source, Node) or source.op != "placeholder" or op_name(node) == "aten::detach_":
             return
@@ -256,11 +256,11 @@ class Translator:
         first: Node = node.args[0]  # type: ignore[assignment]
         order = {n: i for i, n in enumerate(self.exported.graph.nodes)}
         whole = first
-        while whole.op == "call_function" and _is_view(whole):
+        while whole.op == "call_function" and is_view(whole):
             whole = whole.args[0]  # type: ignore[assignment]
         same = [whole]
         for n in same:
-            same += [u for u in n.users if order[u] < order[node] and u.args[0] is n and _is_view(u)]
+            same += [u for u in n.users if order[u] < order[node] and u.args[0] is n and is_view(u)]
         if any(n is not first and any(order[u] > order[node] for u in n.users) for n in same):
             raise Refused("it changes a tensor in place that is read through a view later; use the op that returns a result")
         self.env[first] = made
@@ -311,11 +311,11 @@ class Translator:
     def _on_host(self, node: Node) -> Any:
         value = node.meta["val"]
         name = node.name
+        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise Refused("it changes integers in place that are the batch's own or are read through a view; use the op that returns a result")
         if isinstance(value, torch.Tensor):
             made = self.data(name, value.dtype, self.sizes(value), lambda host: host.value(name))
             made.integers = True
-            if node.target._schema.is_mutable:  # type: ignore[union-attr]
-                self._replace(node, made)
             return made
 
         def part(i: int) -> Callable[[Host], Any]:
@@ -582,11 +582,6 @@ def without(axis: Axis, time: Atom | None, batch: Atom | None) -> Axis | None:
     atoms = leaves(axis)
     inner = tuple(a for a in atoms if a is not time and a is not batch)
     return None if len(inner) < len(atoms) and not real(inner) else inner
-
-
-def _is_view(node: Node) -> bool:
-    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-    return any(r.alias_info is not None for r in returns)
 
 
 def _is_idle_dropout(node: Node) -> bool:
