@@ -358,10 +358,10 @@ def export(
 
 
 def _return_what_is_written(program: torch.export.ExportedProgram) -> None:
-    """In-place ops on constants, and on integers that the program has made, become ops that return a result, so that they
+    """In-place ops on constants, and on what the program makes of integers, become ops that return a result, so that they
     may be run in any order: y[:, 1:] = x becomes y = slice_scatter(y, x, 1, 1). Later readers of y, also through slices,
     read the result. Where y is written or read later through other views, the op stays, and the translation refuses it."""
-    graph, known = program.graph, _constants(program)
+    graph, known = program.graph, _known(program)
     late = list(graph.nodes)
     for node in list(graph.nodes):
         late.remove(node)
@@ -382,25 +382,29 @@ def _return_what_is_written(program: torch.export.ExportedProgram) -> None:
             _read_from(graph, whole, made, late)
         node.replace_all_uses_with(written)
         graph.erase_node(node)
-        known = _constants(program)
+        known = _known(program)
 
 
 _SCATTERS = {"aten::slice": torch.ops.aten.slice_scatter.default, "aten::select": torch.ops.aten.select_scatter.default}
 
 
-def _constants(program: torch.export.ExportedProgram) -> set[Node]:
-    """What depends on neither the batch nor parameters."""
+def _known(program: torch.export.ExportedProgram) -> set[Node]:
+    """What depends on neither parameters nor real numbers of the batch: constants, and what is made of integers."""
     held = program.graph_signature.inputs_to_lifted_tensor_constants | program.graph_signature.inputs_to_buffers
     known: set[Node] = set()
     for node in program.graph.nodes:
-        constant = node.name in held if node.op == "placeholder" else all(n in known for n in node.all_input_nodes)
-        if constant:
+        if node.op == "placeholder":
+            value = node.meta.get("val")
+            made_of_known = node.name in held or (isinstance(value, torch.Tensor) and not value.dtype.is_floating_point)
+        else:
+            made_of_known = all(n in known for n in node.all_input_nodes)
+        if made_of_known:
             known.add(node)
     return known
 
 
 def _writes(node: Node, known: set[Node]) -> bool:
-    """An in-place op on constants, or on integers that the program has made."""
+    """An in-place op on constants, or on what the program has made of integers."""
     target: Any = node.target
     if node.op != "call_function" or not getattr(getattr(target, "_schema", None), "is_mutable", False):
         return False
