@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "tests/dist/launchers.h"
 
+#include "tests/ports.h"
 #include "tests/says.h"
 #include "train/commands/commands.h"
 
@@ -31,7 +32,7 @@ static void put_ssh_in_path(void) {
 static pid_t start_hosts(const char *flags, const char *script) {
     char copy[600], port[40], *argv[40] = {self, "launch", "--master-addr=localhost.", port};
     int argc = 4;
-    snprintf(port, sizeof port, "--master-port=%d", 20000 + getpid() % 20000);
+    snprintf(port, sizeof port, "--master-port=%d", reserved_port());
     snprintf(copy, sizeof copy, "%s", flags);
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
     argv[argc++] = "sh";

@@ -1,6 +1,7 @@
 /* test_ranks.c: `remat train` on several ranks: results do not depend on how a batch is divided among ranks, and a run
  * continues on another number of ranks. */
 #define _GNU_SOURCE /* sched_getaffinity */
+#include "tests/ports.h"
 #include "tests/train/rank_jobs.h"
 
 #include <jansson.h>
@@ -212,7 +213,7 @@ END_TEST
 START_TEST(launchers_on_one_host_share_its_processors) {
     char part[64], line[2048];
     cpu_set_t set;
-    int status, out[2] = {temporary(), temporary()}, err[2] = {temporary(), temporary()};
+    int status, port = reserved_port(), out[2] = {temporary(), temporary()}, err[2] = {temporary(), temporary()};
     pid_t launcher[2];
     unsetenv("OMP_NUM_THREADS");
     ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
@@ -222,7 +223,7 @@ START_TEST(launchers_on_one_host_share_its_processors) {
             line, sizeof line,
             "launch --nnodes=2:3 --node-rank=%d --master-addr=127.0.0.1 --master-port=%d --no-prefix " RM_BINARY_DIR
             "/remat train --data=%s --hidden=8 --seq-len=16 --batch=2 --steps=1",
-            host, 20000 + getpid() % 20000, text_file());
+            host, port, text_file());
         launcher[host] = start_program(line, out[host], err[host]);
     }
     for (int host = 0; host < 2; host++) {
