@@ -33,7 +33,8 @@
 typedef struct {
     rm_group_config config;
     rm_failure failure;
-    bool blaming; /* this rank is registered in the store, so failures can be attributed */
+    int64_t limit_ms; /* for another rank: join_ms while the group is opened, then timeout_ms */
+    bool blaming;     /* this rank is registered in the store, so failures can be attributed */
     rm_nccl nccl;
     pthread_mutex_t lock; /* protects the communicators: a collective holds it, poll only tries it */
     ncclComm_t world;
@@ -73,14 +74,14 @@ static remat_status check_joining(nccl_group *g) {
 
 static remat_status look_around(nccl_group *g, uint64_t waited_ns) {
     char why[64];
-    bool late = waited_ns >= (uint64_t)g->config.timeout_ms * 1000000u;
+    bool late = waited_ns >= (uint64_t)g->limit_ms * 1000000u;
     g->told = true;
     if (g->ended) FAIL(PEER, "rank %d ended the group: %s", g->config.rank, g->reason);
     TRY(check_joining(g));
     TRY(rm_failure_look(&g->failure, g->now));
     g->told = false;
     if (!late || (!g->now && g->partner < 0)) return REMAT_OK;
-    snprintf(why, sizeof why, "%lld ms have passed", (long long)g->config.timeout_ms);
+    snprintf(why, sizeof why, "%lld ms have passed", (long long)g->limit_ms);
     return g->now ? rm_failure_find(&g->failure, g->now, why)
                   : rm_failure_find_rank(&g->failure, g->partner, g->sending, why);
 }
@@ -509,6 +510,7 @@ static remat_status enter(nccl_group *g) {
     uint64_t before, after;
     TRY(rm_failure_begin(&g->failure, &g->config));
     g->blaming = g->config.size > 1;
+    g->limit_ms = g->config.join_ms;
     TRY(rm_nccl_library_open(&g->nccl.lib));
     TRY(choose_gpu(g));
     TRY(free_memory(g, &before));
@@ -522,6 +524,7 @@ static remat_status enter(nccl_group *g) {
     if (g->config.messages) TRY(connect_all(g));
     TRY(free_memory(g, &after));
     g->device_bytes = before > after ? before - after : 0;
+    g->limit_ms = g->config.timeout_ms;
     return REMAT_OK;
 }
 
