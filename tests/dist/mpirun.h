@@ -24,9 +24,16 @@ static inline rm_kv *store_under_mpi(const char *path, int *rank, int *size) {
     need_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = *rank, .size = *size, .timeout_ms = 60000}, &store));
     return store;
 }
-static inline int mpi_rank_is_well(int rank, int linger_ms) {
+/* mpirun kills all ranks when one ends without MPI_Finalize: a rank that is well waits until `expected` ranks are, and closes its
+ * store. */
+static inline int mpi_rank_is_well(rm_kv *store, int rank, int expected) {
+    int64_t well = 0;
     fprintf(stderr, "rank %d is well\n", rank);
-    nap_ms(linger_ms);          /* mpirun kills all ranks when one ends without MPI_Finalize */
+    need_ok(rm_kv_add(store, "well", 1, &well));
+    for (double start = seconds(); well < expected && seconds() < start + 60; nap_ms(10))
+        need_ok(rm_kv_add(store, "well", 0, &well));
+    rm_kv_close(store);
+    nap_ms(200);                /* for mpirun to pass on what the others have printed */
     syscall(SYS_exit_group, 0); /* skips the exit handlers of MPI and sanitizers, which fail after a rank has died */
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -80,6 +81,21 @@ static inline const char *meeting_place(void) {
 
 typedef void rank_body(int rank, int size, rm_kv *store, void *context);
 
+/* Zeroed memory that the test shares with the ranks that it starts later. */
+static inline void *shared_page(size_t bytes) {
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(page != MAP_FAILED);
+    return page;
+}
+
+/* Returns on all ranks once all have come: how much later than the others a process starts belongs to no test. */
+static inline void await_all(rm_kv *store, int size) {
+    int64_t came;
+    need_ok(rm_kv_add(store, "await_all/came", 1, &came));
+    if (came == size) need_ok(rm_kv_set(store, "await_all/all", "", 0));
+    need_ok(rm_kv_wait(store, "await_all/all", 60000));
+}
+
 static inline void start_ranks(int size, rank_body *body, void *context, pid_t *pid) {
     const char *path = meeting_place();
     fflush(NULL);
@@ -90,6 +106,7 @@ static inline void start_ranks(int size, rank_body *body, void *context, pid_t *
         alarm(120);
         rm_kv *store;
         need_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = rank, .size = size, .timeout_ms = 60000}, &store));
+        await_all(store, size);
         body(rank, size, store, context);
         rm_kv_close(store);
         need(!__lsan_do_recoverable_leak_check || !__lsan_do_recoverable_leak_check(), "leaks");

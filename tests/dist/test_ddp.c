@@ -383,8 +383,7 @@ static int mpi_rank(char **argv) {
     job j = {"mpi", argv[2]};
     rm_kv *store = store_under_mpi(argv[3], &rank, &size);
     in_a_rank(rank, size, store, &j);
-    rm_kv_close(store);
-    return mpi_rank_is_well(rank, 500);
+    return mpi_rank_is_well(store, rank, size);
 }
 START_TEST(mpi) {
     static char said[20000];

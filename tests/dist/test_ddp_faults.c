@@ -1,4 +1,5 @@
 /* test_ddp_faults.c: training on ranks that differ, die in a step, or fail. */
+#include "dist/ddp/ddp_state.h"
 #include "tests/dist/ddp_sessions.h"
 #include "tests/suite.h"
 
@@ -162,8 +163,9 @@ END_TEST
 
 static remat_status die_at_bucket_2(void *context, const remat_bucket *bucket) {
     const remat_ranks *inner = context;
+    const rm_ddp *ddp = inner->context;
     if (bucket->index == 2) {
-        nap_ms(50); /* by then buckets 0 and 1 are done */
+        while (!rm_group_done(ddp->config.group, ddp->issued)) nap_ms(1); /* buckets 0 and 1 */
         raise(SIGKILL);
     }
     return inner->reduce(inner->context, bucket);

@@ -66,16 +66,19 @@ static void slow_ranks(int rank, int size, rm_kv *store, void *context) {
 START_TEST(waiting_ranks_sleep_and_are_woken) { run_ranks(8, slow_ranks, NULL); }
 END_TEST
 
-/* Rank 1 arrives late at every collective. The others are blocked for as much longer, in both kinds of calls. */
+/* Rank 1 arrives late at every collective: only when all others are about to enter it, which are counted in shared memory.
+ * They are blocked for as much longer, in both kinds of calls. */
 static void rank_1_is_late(int rank, int size, rm_kv *store, void *context) {
     enum { CALLS = 10, LATE_MS = 30 };
     rm_group *group = open_group(engine, rank, size, store);
+    _Atomic int *came = context;
     double blocked_ms[8];
-    (void)context;
     for (int k = 0; k < CALLS; k++) {
         rm_ticket ticket;
         rm_collective what = {.kind = RM_BARRIER, .tag = (uint32_t)k};
+        while (rank == 1 && *came < (k + 1) * (size - 1)) nap_ms(1);
         if (rank == 1) nap_ms(LATE_MS);
+        if (rank != 1) (*came)++;
         if (k % 2) {
             need_ok(rm_group_run(group, &what));
         } else {
@@ -93,7 +96,7 @@ static void rank_1_is_late(int rank, int size, rm_kv *store, void *context) {
     rm_group_close(group);
 }
 
-START_TEST(late_rank_is_blocked_least) { run_ranks(3, rank_1_is_late, NULL); }
+START_TEST(late_rank_is_blocked_least) { run_ranks(3, rank_1_is_late, shared_page(sizeof(_Atomic int))); }
 END_TEST
 
 /* Two groups over one store do not mix; one is closed while the other is used. */
@@ -409,9 +412,10 @@ END_TEST
 static void one_is_late(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     (void)context;
-    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 300};
+    rm_group_config config = {
+        .engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = rank ? 60000 : 300};
     if (rank < 2) need_peer(rm_group_open(&config, &group), "rank 2 of 3 did not join");
-    if (rank == 2) nap_ms(1500);
+    let_others_finish(store, rank, size, 2);
 }
 
 START_TEST(opening_fails_if_a_rank_is_missing) { run_ranks(3, one_is_late, NULL); }

@@ -4,11 +4,10 @@
 #include "dist/group/group_auto.h"
 #include "dist/group/joining.h"
 
-#include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 
 #include "tests/dist/ranks.h"
+#include "tests/ports.h"
 #include "tests/says.h"
 #include "tests/suite.h"
 
@@ -23,7 +22,7 @@ enum { ENGINES = sizeof engines / sizeof *engines, TOLD = 4000 };
 /* What each rank reported, in memory that the ranks share. */
 typedef struct {
     char text[MOST_RANKS][TOLD];
-    double first_s[MOST_RANKS]; /* time of the first report; 0: none */
+    double began_s, first_s[MOST_RANKS]; /* time of the beginning, and of the first report; 0: none */
 } hearing;
 static hearing *heard;
 static int this_rank;
@@ -85,7 +84,8 @@ static void wait_until_here(int size, int but, rm_kv *store) {
 static void one_lags(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_group *group;
-    rm_group_config config = config_of(s->engine, rank, size, store, 3000);
+    if (rank == 0) heard->began_s = seconds();
+    rm_group_config config = config_of(s->engine, rank, size, store, s->ends ? 60000 : 3000);
     rm_joining *joining = rank == s->late && s->answers ? only_answer(s->engine, rank, size, store) : NULL;
     /* The others must have seen this rank before it ends */
     if (rank == s->late && s->ends) wait_until_here(size, rank, store);
@@ -103,21 +103,29 @@ static void one_lags(int rank, int size, rm_kv *store, void *context) {
         need(strstr(remat_last_error(), "it was last meeting the other ranks"), "%s", remat_last_error());
 }
 
-/* Only rank 0 reports, long before the time limit, and all ranks fail with the same message. */
-START_TEST(stopped_rank_is_named_and_ends_the_wait) {
-    scene s = {.engine = engines[_i % ENGINES], .late = 1, .answers = _i / ENGINES};
+/* Whether rank 0 tells how long ago the stopped rank responded, as it does unless the machine is so busy that ranks arrive late. */
+static bool stop_rank_1(scene s) {
     pid_t pid[3];
-    double start = seconds();
+    memset(heard, 0, sizeof *heard);
     start_ranks(3, one_lags, &s, pid);
     ck_assert_int_eq(end_of(pid[0]), 0);
     ck_assert_int_eq(end_of(pid[2]), 0);
     kill(pid[1], SIGKILL);
     ck_assert_int_eq(end_of(pid[1]), 128 + SIGKILL);
     ck_assert_msg(strstr(heard->text[0], "waiting for rank 1 of 3"), "'%s'", heard->text[0]);
-    ck_assert_msg(!s.answers || strstr(heard->text[0], "it was last meeting the other ranks, and last responded 1."),
+    ck_assert_msg(!s.answers || strstr(heard->text[0], "it was last meeting the other ranks, and last responded "),
                   "'%s'", heard->text[0]);
-    ck_assert_msg(heard->first_s[0] - start < 3.5, "after %.1f s", heard->first_s[0] - start);
+    ck_assert_msg(heard->first_s[0] - heard->began_s < 3.5, "after %.1f s", heard->first_s[0] - heard->began_s);
     ck_assert_msg(!*heard->text[2], "'%s'", heard->text[2]);
+    return !s.answers || strstr(heard->text[0], "last responded 1.");
+}
+
+/* Only rank 0 reports, long before the time limit, and all ranks fail with the same message. */
+START_TEST(stopped_rank_is_named_and_ends_the_wait) {
+    scene s = {.engine = engines[_i % ENGINES], .late = 1, .answers = _i / ENGINES};
+    bool told = false;
+    for (int time = 0; time < 5 && !told; time++) told = stop_rank_1(s);
+    ck_assert_msg(told, "'%s'", heard->text[0]);
 }
 END_TEST
 
@@ -184,29 +192,19 @@ static void one_cannot(int rank, int size, rm_kv *store, void *context) {
     rm_group_config config = config_of(rank == 1 ? "no-such" : "local", rank, size, store, 60000);
     remat_status status = rm_group_open(&config, &group);
     if (rank == 1) need(status == REMAT_INVALID, "%d", (int)status);
-    if (rank == 1) nap_ms(500);
     if (rank != 1)
         need(status == REMAT_PEER && strstr(remat_last_error(), "could not join: there is no engine 'no-such'"),
              "status %d, %s", (int)status, remat_last_error());
+    let_others_finish(store, rank, size, 1);
 }
 START_TEST(failure_of_one_rank_is_reported_to_all) { run_ranks(3, one_cannot, NULL); }
 END_TEST
 
 /* ---- Over tcp ---------------------------------------------------------------------------------------------------- */
 
-static int free_port(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof at));
-    ck_assert(!getsockname(fd, (struct sockaddr *)&at, &length));
-    close(fd);
-    return ntohs(at.sin_port);
-}
-
 /* A stopped rank 0, whose store does not reply. */
 START_TEST(stopped_rank_0_is_named) {
-    int port = free_port();
+    int port = reserved_port();
     pid_t pid[2];
     for (int rank = 0; rank < 2; rank++) {
         if ((pid[rank] = fork()) > 0) continue;

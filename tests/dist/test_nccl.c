@@ -166,6 +166,7 @@ static void fails_in_a_call(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = config_of(rank, size, store);
     config.timeout_ms = f->timeout_ms;
+    config.join_ms = 60000;
     use_fakes(faulty ? f->faults : NULL);
     need_ok(rm_group_open(&config, &group));
     float *x = rm_group_alloc(group, 32);
@@ -192,6 +193,7 @@ static void goes(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = config_of(rank, size, store);
     config.timeout_ms = dies ? 60000 : 1500;
+    config.join_ms = 60000;
     use_fakes(NULL);
     need_ok(rm_group_open(&config, &group));
     float *x = rm_group_alloc(group, 32);
@@ -199,13 +201,14 @@ static void goes(int rank, int size, rm_kv *store, void *context) {
     need_ok(rm_group_run(group, &what));
     const double start = seconds();
     if (rank == size - 1) {
-        nap_ms(dies ? 50 : 2500);
-        if (dies) raise(SIGKILL);
+        if (dies) nap_ms(50), raise(SIGKILL);
+        let_others_finish(store, rank, size, rank);
         need_peer(rm_group_run(group, &what), "did not reach call 2"); /* too late: the others have given up */
     } else {
         need_peer(rm_group_run(group, &what),
                   dies ? "is gone" : "did not reach call 2, all_reduce of 8 f32 (bucket 9)");
         need(strstr(remat_last_error(), "rank 2 ("), "%s", remat_last_error());
+        let_others_finish(store, rank, size, size - 1);
     }
     need(seconds() - start < 6, "only after %.1f s", seconds() - start);
     rm_group_close(group);
@@ -239,8 +242,9 @@ static void gives_up(int rank, int size, rm_kv *store, void *context) {
                   "rank 0 ended the group: the disk is full");
     if (rank == 0) pthread_join(thread, NULL);
     if (rank == size - 1) {
-        nap_ms(600);
-        need_peer(rm_group_poll(group), "rank 0 ended the group: the disk is full");
+        remat_status status = REMAT_OK;
+        for (double start = seconds(); !status && seconds() < start + 60; nap_ms(20)) status = rm_group_poll(group);
+        need_peer(status, "rank 0 ended the group: the disk is full");
     }
     rm_group_close(group);
     need_nothing_left();
@@ -276,6 +280,7 @@ static void is_made_later(int rank, int size, rm_kv *store, void *context) {
     cudaEvent_t (*event)(void);
     rm_group_config config = config_of(rank, size, store);
     config.timeout_ms = 1500;
+    config.join_ms = 60000;
     use_fakes(NULL);
     need_ok(rm_group_open(&config, &group));
     later l = {.x = rm_group_alloc(group, 32), .ms = *(const int *)context};
@@ -376,7 +381,7 @@ static void starts(int rank, int size, rm_kv *store, void *context) {
         bool told = status == REMAT_PEER; /* reported by the other rank if that was faster */
         need(told || (faulty && status == f->status) || f->gpu, "status %d: %s", (int)status, remat_last_error());
         need(strstr(remat_last_error(), faulty ? f->words : f->others), "%s", remat_last_error());
-        nap_ms(300); /* the other ranks read this rank's store */
+        let_others_finish(store, rank, size, 0); /* they read this rank's store */
     } else {
         need(!status, "%s", remat_last_error());
         need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));
@@ -393,11 +398,8 @@ static void stays_away(int rank, int size, rm_kv *store, void *context) {
     (void)context;
     config.timeout_ms = 800;
     use_fakes(NULL);
-    if (rank == 1) {
-        nap_ms(2500);
-        return;
-    }
-    need_peer(rm_group_open(&config, &group), "rank 1 of 2 did not join within 800 ms");
+    if (rank == 0) need_peer(rm_group_open(&config, &group), "rank 1 of 2 did not join within 800 ms");
+    let_others_finish(store, rank, size, 1);
     need(!is_loaded(FAKE_NCCL) && !is_loaded(FAKE_CUDART), "libraries are loaded before all ranks have come");
 }
 START_TEST(missing_rank_is_named) { run_ranks(2, stays_away, NULL); }

@@ -36,7 +36,8 @@ static void sends_nothing(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = config_of(rank, size, store);
     (void)context;
-    config.timeout_ms = 500;
+    config.timeout_ms = 1000;
+    config.join_ms = 60000;
     use_fakes(NULL);
     need_ok(rm_group_open(&config, &group));
     wait_in_vain(group, "rank 1 (", "0");
@@ -102,7 +103,7 @@ static void send_first(int rank, int size, rm_kv *store, void *context) {
     cudaStream_t stream;
     (void)context;
     use_fakes(NULL);
-    rm_group *group = open_with_stream(rank, size, store, 400, &lib, &stream);
+    rm_group *group = open_with_stream(rank, size, store, 1000, &lib, &stream);
     char *byte = rm_group_alloc(group, 2);
     need_ok(rm_group_give_send(group, stream, 1 - rank, byte, 1));
     need_ok(rm_group_give_receive(group, stream, 1 - rank, byte + 1, 1));
@@ -121,7 +122,7 @@ static void waits_in_a_chain(int rank, int size, rm_kv *store, void *dies) {
     const rm_nccl_library *lib;
     cudaStream_t stream;
     use_fakes(NULL);
-    rm_group *group = open_with_stream(rank, size, store, dies ? 60000 : 500, &lib, &stream);
+    rm_group *group = open_with_stream(rank, size, store, dies ? 60000 : 1000, &lib, &stream);
     char *byte = rm_group_alloc(group, 1);
     remat_status status = REMAT_OK;
     let_others_finish(store, rank, size, 2);

@@ -101,6 +101,8 @@ static void do_both(int rank, int size, rm_kv *store, void *context) {
         for (int i = 0; i < N; i++) need(sum[i] == (float)(2 * place + 2 + 2 * k), "sum %d", k);
         for (int i = 0; i < N && place != k % 2; i++) need(theirs[i] == (float)(10 * (rank ^ 1) + k), "message %d", k);
     }
+    need_ok(
+        rm_group_run(pipe, &(rm_collective){.kind = RM_BARRIER})); /* closing loses messages that are on their way */
     rm_group_close(same);
     rm_group_close(pipe);
     (void)size;
@@ -128,12 +130,8 @@ END_TEST
 static int mpi_rank(char **argv) {
     int rank, size, i = atoi(argv[2]);
     rm_kv *store = store_under_mpi(argv[3], &rank, &size);
-    int64_t well = 0;
     scenarios[i].run(rank, size, store, (void *)"mpi");
-    need_ok(rm_kv_add(store, "well", 1, &well));
-    for (int k = 0; k < 400 && well < size; k++, nap_ms(50)) need_ok(rm_kv_add(store, "well", 0, &well));
-    rm_kv_close(store);
-    return mpi_rank_is_well(rank, 500);
+    return mpi_rank_is_well(store, rank, size);
 }
 
 START_TEST(messages_of_mpi) {

@@ -6,13 +6,15 @@
 
 typedef struct {
     const char *engine;
+    int timeout_ms; /* of collectives */
     int late_ms;
     int failing, dying; /* number of a rank; -1: none */
 } scene;
 
-/* Here a collective times out after one second. */
-static void open_all(rm_ranks *ranks, int rank, int size, rm_kv *store, const char *engine) {
-    rm_group_config config = {.engine = engine, .rank = rank, .size = size, .store = store, .timeout_ms = 1000};
+static void open_all(rm_ranks *ranks, int rank, int size, rm_kv *store, const scene *s) {
+    rm_group_config config = {.engine = s->engine, .rank = rank, .size = size, .store = store};
+    config.timeout_ms = s->timeout_ms;
+    config.join_ms = 60000;
     *ranks = (rm_ranks){.rank = rank, .size = size, .store = store};
     strcpy(ranks->host, "here");
     need_ok(rm_group_open(&config, &ranks->group));
@@ -27,7 +29,7 @@ static void close_all(rm_ranks *ranks) {
 static void body(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_ranks ranks;
-    open_all(&ranks, rank, size, store, s->engine);
+    open_all(&ranks, rank, size, store, s);
     for (int i = 0; i < 3; i++) {
         double values[3] = {rank, 1, i == rank ? 4294967295.0 : 0};
         if (rank == i % size) nap_ms(s->late_ms);
@@ -43,7 +45,7 @@ static void body(int rank, int size, rm_kv *store, void *context) {
 static void body_failing(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_ranks ranks;
-    open_all(&ranks, rank, size, store, s->engine);
+    open_all(&ranks, rank, size, store, s);
     need_ok(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0));
     double value = 1;
     if (rank != s->failing) nap_ms(150); /* the failing rank waits, and watches the others meanwhile */
@@ -58,7 +60,7 @@ static void body_failing(int rank, int size, rm_kv *store, void *context) {
 static void body_dying(int rank, int size, rm_kv *store, void *context) {
     const scene *s = context;
     rm_ranks ranks;
-    open_all(&ranks, rank, size, store, s->engine);
+    open_all(&ranks, rank, size, store, s);
     need_ok(rm_patient_barrier(&ranks, REMAT_OK, NULL, 0));
     if (rank == s->dying) {
         nap_ms(1500);
@@ -71,9 +73,9 @@ static void body_dying(int rank, int size, rm_kv *store, void *context) {
 }
 
 START_TEST(ranks_wait_for_late_ranks) {
-    run_ranks(1, body, &(scene){.engine = "local"});
-    run_ranks(2, body, &(scene){.engine = "local", .late_ms = 1500});
-    run_ranks(5, body, &(scene){.engine = "local", .late_ms = 100});
+    run_ranks(1, body, &(scene){.engine = "local", .timeout_ms = 1000});
+    run_ranks(2, body, &(scene){.engine = "local", .timeout_ms = 1000, .late_ms = 1500});
+    run_ranks(5, body, &(scene){.engine = "local", .timeout_ms = 60000, .late_ms = 100});
 }
 END_TEST
 
@@ -86,13 +88,14 @@ static const char *const engines[] = {
 enum { ENGINES = sizeof engines / sizeof *engines };
 
 START_TEST(one_failing_rank_fails_all) {
-    for (int failing = 0; failing < 3; failing++) run_ranks(3, body_failing, &(scene){engines[_i], 0, failing, -1});
+    for (int failing = 0; failing < 3; failing++)
+        run_ranks(3, body_failing, &(scene){engines[_i], 60000, 0, failing, -1});
 }
 END_TEST
 
 START_TEST(a_death_ends_the_wait) {
     pid_t pid[3];
-    start_ranks(3, body_dying, &(scene){"local", 0, -1, 1}, pid);
+    start_ranks(3, body_dying, &(scene){"local", 1000, 0, -1, 1}, pid);
     for (int rank = 0; rank < 3; rank++) ck_assert_int_eq(end_of(pid[rank]), rank == 1 ? 128 + SIGKILL : 0);
 }
 END_TEST
