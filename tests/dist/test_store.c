@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "tests/dist/stores.h"
+#include "tests/ports.h"
 
 static void many_keys(rm_kv *store, int rank, int size) {
     char key[64], value[100], expected[100];
@@ -26,6 +27,14 @@ static void many_keys(rm_kv *store, int rank, int size) {
     need_ok(rm_kv_wait(store, "all came", 0));
     need_ok(rm_kv_add(store, "all", 0, &sum));
     need(sum == size * 40 * 39 / 2, "%ld", (long)sum);
+}
+
+/* Rank 0, whose store it is, closes it last. */
+static void await_others(rm_kv *store, int rank, int size) {
+    int64_t done;
+    need_ok(rm_kv_add(store, "done", 1, &done));
+    for (double start = seconds(); rank == 0 && done < size && seconds() < start + 50; nap_ms(1))
+        need_ok(rm_kv_add(store, "done", 0, &done));
 }
 
 static void odd_values(rm_kv *store) {
@@ -68,6 +77,7 @@ START_TEST(keys_are_stored_and_waited_for) {
         need_ok(rm_kv_open(&config, &store));
         many_keys(store, r, 5);
         if (r == 2) odd_values(store);
+        await_others(store, r, 5);
         rm_kv_close(store);
         need(!__lsan_do_recoverable_leak_check || !__lsan_do_recoverable_leak_check(), "leaks");
         _exit(0);
@@ -116,18 +126,23 @@ START_TEST(attempts_do_not_meet) {
     if (!_i) config.listen_fd = dup(p.listen_fd);
     config.secret = "job.0";
     ck_ok(rm_kv_open(&config, &old));
+    int refused[2];
+    char byte;
+    ck_assert(!pipe(refused));
     pid_t pid = fork();
     if (!pid) {
         rm_kv_config next = config_for(&p, 1, 2);
         next.secret = "job.1";
         need_peer(rm_kv_open(&next, &store), "another job");
+        need(write(refused[1], "", 1) == 1, "nobody reads");
         next.stale_ms = 20000;
         need_ok(rm_kv_open(&next, &store));
         need_ok(rm_kv_set(store, "here", "", 0));
         rm_kv_close(store);
         _exit(0);
     }
-    nap_ms(200);
+    ck_assert(read(refused[0], &byte, 1) == 1);
+    nap_ms(100); /* meanwhile it tries again */
     rm_kv_close(old);
     config.listen_fd = p.listen_fd;
     config.secret = "job.1";
@@ -139,10 +154,8 @@ START_TEST(attempts_do_not_meet) {
 END_TEST
 
 START_TEST(missing_rank_0_is_an_error) {
-    int port, fd = free_port(&port);
     rm_kv *store;
-    rm_kv_config config = {.host = "127.0.0.1", .port = port, .rank = 1, .size = 2, .timeout_ms = 200};
-    close(fd);
+    rm_kv_config config = {.host = "127.0.0.1", .port = reserved_port(), .rank = 1, .size = 2, .timeout_ms = 200};
     ck_fails(rm_kv_open(&config, &store), PEER, "cannot reach rank 0");
     config.host = "no-such-host.invalid";
     ck_fails(rm_kv_open(&config, &store), PEER, "no-such-host.invalid");
