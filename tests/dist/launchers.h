@@ -127,18 +127,19 @@ static inline pid_t child_of(pid_t parent) {
     return (pid_t)pid;
 }
 
-/* For scripts: "seen x" waits until a rank has run "mark x", and "stopped x" until the rank that did so is stopped,
- * however busy the machine is. */
+/* For scripts: "seen x" waits until a rank has run "mark x", "stopped x" until the rank that did so is stopped, "over x" until
+ * it has ended, and "missed x" until the launcher has said so, however busy the machine is. */
 static inline char *with_marks(const char *script) {
-    static char text[1500];
-    snprintf(text, sizeof text,
-             "d=%s; mark() { echo ${2:-$$} > $d/$1.new; mv $d/$1.new $d/$1; }; "
-             "seen() { until test -e $d/$1; do sleep 0.01; done; }; "
-             "stopped() { seen $1; until grep -q '^State:.T' /proc/$(cat $d/$1)/status; do sleep 0.01; done; }; %s",
-             folder, script);
-    unlink(in_folder("a"));
-    unlink(in_folder("b"));
-    unlink(in_folder("c"));
+    static char text[2400];
+    snprintf(
+        text, sizeof text,
+        "d=%s; mark() { echo ${2:-$$} > $d/$1.new; mv $d/$1.new $d/$1; }; "
+        "seen() { until test -e $d/$1; do sleep 0.01; done; }; "
+        "stopped() { seen $1; until grep -q '^State:.T' /proc/$(cat $d/$1)/status; do sleep 0.01; done; }; "
+        "over() { seen $1; while grep -q '^State:.[^Z]' /proc/$(cat $d/$1)/status; do sleep 0.01; done 2>/dev/null; }; "
+        "missed() { seen $1; until grep -q \"(process $(cat $d/$1))\" $d/job.err; do sleep 0.01; done; }; %s",
+        folder, script);
+    for (const char *mark = "abcd"; *mark; mark++) unlink(in_folder((char[]){*mark, 0}));
     return text;
 }
 

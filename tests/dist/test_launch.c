@@ -8,6 +8,7 @@
 
 #include "dist/store/rendezvous.h"
 #include "memory/host.h"
+#include "tests/ports.h"
 
 /* ---- A rank's environment ---------------------------------------------------------------------------------------- */
 
@@ -65,17 +66,18 @@ static const struct {
 } endings[] = {
     {"exit 0", "", 0},
     {"exit $((RANK * 7))", "rank 1 ", 7},
-    {"test $RANK = 0 || kill -SEGV $$; sleep 0.8; exit 1", "was killed by signal 11 (Segmentation fault)", 139},
-    {"test $RANK = 1 || kill -KILL $$; sleep 0.8; exit 4", "was killed by signal 9 (Killed)", 137},
-    {"test $RANK = 0 && exit 6; sleep 0.3; exit 5", "rank 0 ", 6},
-    {"test $RANK = 0 && exit 0; sleep 0.1; exit 4", "rank 1 ", 4},
-    {"test $RANK = 0 && exit 3; sleep 0.2; exit 2", "rank 1 ", 2}, /* 3: another rank failed */
-    {"sleep 0.$((RANK * 2)); exit 3", "rank 0 ", 3},
-    {"test $RANK = 0 && kill -TERM $$; sleep 0.2", "(Terminated)", 143},
+    {"test $RANK = 0 || { mark a; kill -SEGV $$; }; missed a; exit 1", "was killed by signal 11 (Segmentation fault)",
+     139},
+    {"test $RANK = 1 || { mark a; kill -KILL $$; }; missed a; exit 4", "was killed by signal 9 (Killed)", 137},
+    {"test $RANK = 0 && { mark a; exit 6; }; missed a; exit 5", "rank 0 ", 6},
+    {"test $RANK = 0 && { mark a; exit 0; }; over a; exit 4", "rank 1 ", 4},
+    {"test $RANK = 0 && { mark a; exit 3; }; over a; exit 2", "rank 1 ", 2}, /* 3: another rank failed */
+    {"test $RANK = 0 && { mark a; exit 3; }; over a; exit 3", "rank 0 ", 3},
+    {"test $RANK = 0 && { mark a; kill -TERM $$; }; missed a", "(Terminated)", 143},
 };
 
 START_TEST(first_failure_decides_the_exit_code) {
-    ck_assert_int_eq(run(JOB(2, SCRIPT((char *)endings[_i].script))), endings[_i].code);
+    ck_assert_int_eq(run(JOB(2, SCRIPT(with_marks(endings[_i].script)))), endings[_i].code);
     if (endings[_i].code) ck_said(endings[_i].said, "remat launch: rank ");
 }
 END_TEST
@@ -102,11 +104,10 @@ END_TEST
 
 /* Rank 0 fails; rank 1 notices and reports it; rank 2 has to be asked; rank 3 ignores SIGTERM. */
 START_TEST(other_ranks_get_time_to_report_the_failure) {
-    rm_launch_config config =
-        JOB(4, SCRIPT(with_marks("case $RANK in 0) seen a; seen b; seen c; exit 9;; "
-                                 "1) mark a; seen b; seen c; sleep 0.3; echo rank 0 is gone >&2; exit 1;; "
-                                 "2) trap 'echo asked; exit 0' TERM; mark b; sleep 60 & wait;; "
-                                 "3) trap '' TERM; mark c; sleep 60 & wait; sleep 60;; esac")));
+    rm_launch_config config = JOB(4, SCRIPT(with_marks("case $RANK in 0) seen a; seen b; seen c; mark d; exit 9;; "
+                                                       "1) mark a; missed d; echo rank 0 is gone >&2; exit 1;; "
+                                                       "2) trap 'echo asked; exit 0' TERM; mark b; sleep 60 & wait;; "
+                                                       "3) trap '' TERM; mark c; sleep 60 & wait; sleep 60;; esac")));
     config.grace_ms = 1500;
     double start_s = seconds();
     ck_assert_int_eq(run(config), 9);
@@ -172,7 +173,7 @@ START_TEST(stopped_ranks_receive_signals) {
 END_TEST
 
 START_TEST(failed_starts_are_explained) {
-    int port = 0, fd;
+    int port = reserved_port(), fd;
     char words[60];
     ck_ok(rm_kv_listen("127.0.0.1", &port, "", &fd));
     rm_launch_config taken = JOB(1, SCRIPT("true"));
@@ -329,6 +330,16 @@ START_TEST(sigusr1_stops_no_rank) {
 }
 END_TEST
 
+static void wait_until_said(const char *words) {
+    bool said = false;
+    for (double start_s = seconds(); !said && seconds() - start_s < 60; nap_ms(1)) {
+        char *text = output_of("job", "err");
+        said = contains(text, words);
+        free(text);
+    }
+    ck_assert_msg(said, "nobody says '%s'", words);
+}
+
 START_TEST(second_signal_kills_all_ranks) {
     char script[300];
     pid_t pids[64];
@@ -337,9 +348,10 @@ START_TEST(second_signal_kills_all_ranks) {
     rm_launch_config config = JOB(2, SCRIPT(script));
     pid_t pid = start(&config, "job");
     wait_for_pids(pids, 2);
+    double first_s = seconds();
     kill(pid, SIGTERM);
-    nap_ms(100);
-    kill(pid, SIGTERM); /* timeout(1) does this: it still counts as the first signal */
+    wait_until_said("SIGTERM is passed on");
+    if (seconds() - first_s < 0.9) kill(pid, SIGTERM); /* timeout(1) does this: it still counts as the first signal */
     nap_ms(1100);
     ck_assert(!gone(pids[0]) && !gone(pids[1]));
     kill(pid, SIGINT);
@@ -373,10 +385,7 @@ static void start_tree(rm_launch_config *config, pid_t *launcher, pid_t *pids) {
              path, path, path);
     *config = JOB(2, SCRIPT(script));
     config->standalone = false;
-    config->master_port = 0;
-    int fd;
-    ck_ok(rm_kv_listen("127.0.0.1", &config->master_port, "", &fd));
-    close(fd);
+    config->master_port = reserved_port();
     *launcher = start(config, "job");
     wait_for_pids(pids, 6);
 }
@@ -481,10 +490,10 @@ static int meet(int last_attempt) {
     int64_t sum;
     char who[200];
     need_ok(rm_rendezvous_resolve(&none, rm_environment_of_process, NULL, &where));
-    need_ok(rm_rendezvous_store(&where, 30000, NULL, NULL, &store));
+    need_ok(rm_rendezvous_store(&where, 100000, NULL, NULL, &store));
     need_ok(rm_kv_add(store, "sum", where.rank + 1, &sum));
     if (sum == where.size * (where.size + 1) / 2) need_ok(rm_kv_set(store, "all", "", 0));
-    need_ok(rm_kv_wait(store, "all", 30000));
+    need_ok(rm_kv_wait(store, "all", 100000));
     if (where.attempt < last_attempt) {
         if (where.rank == where.size - 1) _exit(5);
         while (!rm_kv_lost(store, -1, who, sizeof who)) nap_ms(5);
@@ -517,9 +526,7 @@ END_TEST
  * follows. */
 START_TEST(two_nodes_restart_together) {
     pid_t pid[2];
-    int fd, port = 0;
-    ck_ok(rm_kv_listen("0x7f000001", &port, "", &fd));
-    close(fd);
+    int port = reserved_port();
     for (int node = 0; node < 2; node++) {
         rm_launch_config config = {.nproc = 2,
                                    .nnodes = 2,

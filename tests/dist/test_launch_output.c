@@ -4,6 +4,7 @@
 #include "tests/dist/launchers.h"
 
 #include <dirent.h>
+#include <poll.h>
 
 /* ---- Restarts ---------------------------------------------------------------------------------------------------- */
 
@@ -63,8 +64,9 @@ END_TEST
 /* A rank that was asked to stop and did is not restarted. A rank that a signal killed, even the same signal, has not
  * stopped by itself. */
 START_TEST(ranks_that_were_asked_to_stop_are_not_restarted) {
-    rm_launch_config config = JOB(2, SCRIPT("echo attempt $TORCHELASTIC_RESTART_COUNT; trap 'exit 143' TERM; "
-                                            "test $RANK = 0 || kill -TERM $$; sleep 0.2; exit 143"));
+    rm_launch_config config =
+        JOB(2, SCRIPT(with_marks("echo attempt $TORCHELASTIC_RESTART_COUNT; trap 'exit 143' TERM; "
+                                 "test $RANK = 0 || { mark a; kill -TERM $$; }; missed a; exit 143")));
     config.max_restarts = 3;
     ck_assert_int_eq(run(config), 143);
     ck_said("rank 1 ", "remat launch: no restart: exit status 143");
@@ -240,6 +242,32 @@ START_TEST(lines_arrive_whole) {
 }
 END_TEST
 
+/* As ranks do in scripts. */
+static void mark(const char *name) {
+    FILE *file = fopen(in_folder(name), "w");
+    ck_assert(file && !fclose(file));
+}
+
+static char state_of(pid_t pid) {
+    char path[40], text[400] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    ck_assert(file && fread(text, 1, sizeof text - 1, file) > 0 && strrchr(text, ')'));
+    fclose(file);
+    return strrchr(text, ')')[2];
+}
+
+/* Waits until the launcher's output, a pipe, is full, and then until the rank that marked b, which only prints, sleeps because
+ * its own pipe is full, too. */
+static void wait_until_blocked(int output) {
+    struct pollfd room = {.fd = output, .events = POLLOUT};
+    double start_s = seconds();
+    while (poll(&room, 1, 0) > 0 && seconds() - start_s < 60) nap_ms(1);
+    char *printer = read_all(in_folder("b"));
+    while (state_of((pid_t)atoi(printer)) != 'S' && seconds() - start_s < 60) nap_ms(1);
+    free(printer);
+}
+
 /* At first nobody reads: ranks wait, but the launcher does not, and still handles a rank that fails then in time. */
 START_TEST(slow_reader_does_not_delay_the_launcher) {
     int ends[2], status = 0;
@@ -247,9 +275,9 @@ START_TEST(slow_reader_does_not_delay_the_launcher) {
     char script[1600], buffer[65536];
     unlink(in_folder("pids"));
     snprintf(script, sizeof script,
-             "echo $$ >> %s; case $RANK in 0) exec %s --print 20000;; 1) sleep 0.3; exit 5;; esac", in_folder("pids"),
-             self);
-    rm_launch_config config = JOB(2, SCRIPT(script));
+             "echo $$ >> %s; case $RANK in 0) mark b; exec %s --print 20000;; 1) seen a; exit 5;; esac",
+             in_folder("pids"), self);
+    rm_launch_config config = JOB(2, SCRIPT(with_marks(script)));
     config.grace_ms = 200;
     ck_assert(!pipe(ends));
     pid_t pid = fork();
@@ -262,8 +290,10 @@ START_TEST(slow_reader_does_not_delay_the_launcher) {
         if (rm_launch(&config, &code)) code = 8;
         _exit(code);
     }
-    close(ends[1]);
     wait_for_pids(pids, 2);
+    wait_until_blocked(ends[1]);
+    close(ends[1]);
+    mark("a");
     ck_assert_msg(until_gone(pids, 2) < 15, "the ranks are still there");
     ck_assert_int_eq(waitpid(pid, &status, WNOHANG), 0); /* it still has lines to write */
     bool named = false;
@@ -284,7 +314,8 @@ START_TEST(closed_output_does_not_stop_the_job) {
     pid_t pid = fork();
     if (!pid) {
         int code = 9;
-        rm_launch_config config = JOB(2, SCRIPT("for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.02; done; exit 3"));
+        rm_launch_config config =
+            JOB(2, SCRIPT(with_marks("echo 1; seen a; for i in 2 3 4 5 6 7 8 9; do echo $i; done; exit 3")));
         to_file("job.err", 2);
         dup2(ends[1], 1);
         close(ends[0]);
@@ -296,6 +327,7 @@ START_TEST(closed_output_does_not_stop_the_job) {
     char byte;
     ck_assert_int_eq(read(ends[0], &byte, 1), 1);
     close(ends[0]);
+    mark("a");
     ck_assert_int_eq(end_of(pid), 3);
     ck_said("cannot write to stdout: Broken pipe", "exited with status 3");
 }
