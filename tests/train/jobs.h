@@ -39,16 +39,18 @@ static inline int ranks_of(pid_t launcher, pid_t *rank, int most) {
     return children_of(launcher, &supervisor, 1) == 1 ? children_of(supervisor, rank, most) : 0;
 }
 
-/* Waits until the job has saved a new state in this directory of the scratch, at most ten seconds. */
+/* Waits until the job has saved a new state in this directory of the scratch. */
+static char last_progress[RM_PATH_BYTES]; /* "": none yet */
+
 static inline void wait_for_progress(const char *directory) {
-    static char last[RM_PATH_BYTES];
-    char state[RM_PATH_BYTES];
+    char *last = last_progress, state[RM_PATH_BYTES];
     bool found = false;
-    for (int waited = 0; waited < 10000 && !(found && strcmp(state, last)); waited++) {
+    for (int waited = 0; waited < 100000 && !(found && strcmp(state, last)); waited++) {
         if (rm_state_find(in_scratch(directory), state, &found)) found = false; /* the directory was being changed */
         wait_ms(1);
     }
-    if (found) strcpy(last, state);
+    ck_assert_msg(found && strcmp(state, last), "there is no state after '%s' in %s", last, directory);
+    strcpy(last, state);
 }
 
 static inline void same_files(const char *a, const char *b) {

@@ -71,20 +71,6 @@ static inline void run_ranks(job *j, int size, const char *format, ...) {
     ck_assert_msg(says_all((j)->errors[rank], part), "rank %d: \"%s\" does not say all of \"%s\"", rank,               \
                   (j)->errors[rank], part)
 
-/* Waits until a metrics file has this many steps. */
-static inline void wait_for_steps(const char *path, int steps) {
-    for (int i = 0; i < 2000; i++) {
-        char line[4096];
-        int seen = 0;
-        FILE *file = fopen(path, "r");
-        while (file && fgets(line, sizeof line, file)) seen += strstr(line, "\"event\":\"step\"") != NULL;
-        if (file) fclose(file);
-        if (seen >= steps) return;
-        wait_ms(10);
-    }
-    ck_abort_msg("%s never had %d steps", path, steps);
-}
-
 static const char *text_file(void) { return make_text("text", 20000); }
 
 /* ---- One plan, one budget --------------------------------------------------------------------------------------- */

@@ -3,12 +3,10 @@
  * undisturbed run on one rank. */
 #define _GNU_SOURCE /* prlimit */
 #include "tests/cases.h"
+#include "tests/ports.h"
 #include "tests/train/jobs.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #define REMAT RM_BINARY_DIR "/remat"
@@ -26,15 +24,6 @@ typedef struct {
 
 /* ---- A job ---------------------------------------------------------------------------------------------------------- */
 
-static int free_port(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert(!bind(fd, (struct sockaddr *)&at, sizeof at) && !getsockname(fd, (struct sockaddr *)&at, &length));
-    close(fd);
-    return ntohs(at.sin_port);
-}
-
 static void start_host(job *j, int host) {
     char line[2048];
     snprintf(line, sizeof line,
@@ -45,7 +34,7 @@ static void start_host(job *j, int host) {
 }
 
 static void start_hosts(job *j) {
-    j->port = free_port();
+    j->port = reserved_port();
     j->out = temporary();
     j->err = temporary();
     for (int host = 0; host < HOSTS; host++) start_host(j, host);
@@ -98,7 +87,7 @@ static void read_output(const job *j) {
 }
 
 static void wait_until_says(const job *j, const char *text, const char *words) {
-    for (int waited = 0; waited < 30000; waited += 10) {
+    for (int waited = 0; waited < 120000; waited += 10) {
         read_output(j);
         if (strstr(text, words)) return;
         wait_ms(10);
@@ -288,11 +277,7 @@ static void limit_files(const job *j, rlim_t bytes) {
 START_TEST(full_disk_does_not_end_the_job) {
     job j = start_job("0", "--steps=1000000");
     limit_files(&j, 4096);
-    for (int waited = 0; waited < 20000; waited += 10) {
-        read_output(&j);
-        if (strstr(program_errors, "continues without it")) break;
-        wait_ms(10);
-    }
+    wait_for_errors(&j, "continues without it");
     limit_files(&j, RLIM_INFINITY);
     ck_says_all(program_errors, "was not saved|continues without it");
     wait_for_progress("job");
@@ -367,7 +352,7 @@ END_TEST
 START_TEST(too_few_ranks_end_the_job) {
     int status = run_program("launch --nnodes=2:4 --node-rank=0 --master-addr=127.0.0.1 --master-port=%d -- " REMAT
                              " train --data=%s " FLAGS "--batch=4 --join-timeout=3",
-                             free_port(), make_text("text", 8192));
+                             reserved_port(), make_text("text", 8192));
     ck_assert_msg(status == 4, "%d: %s", status, program_errors);
     ck_says_all(program_errors, "1 of at least 2 ranks|too few ranks|--nnodes=MIN:MAX");
 }

@@ -255,7 +255,8 @@ START_TEST(layers_are_divided_by_measured_times) {
     ck_says_all(program_output, "predicted by the layers' counted work");
     ck_assert(!strstr(program_output, "measured times of the layers"));
     ck_runs("plan %s --calibration=%s", flags, file);
-    ck_says_all(program_output, "least time with this cut, by measured times of the layers|predicted by measured times");
+    ck_says_all(program_output,
+                "least time with this cut, by measured times of the layers|predicted by measured times");
     slow_the_head_down(file);
     ck_runs("plan %s --calibration=%s", flags, file);
     ck_says_all(program_output, "start with head.weight");
@@ -342,16 +343,16 @@ END_TEST
 /* The other rank of its pipeline waits for what it sends, and another pipeline for its gradients. All name it. */
 START_TEST(a_lost_rank_is_named) {
     static const struct {
-        int signal;
+        int signal, timeout_s;
         const char *says;
-    } cases[] = {{SIGKILL, "rank 3 on |killed"}, {SIGSTOP, "rank 3 on |--hang-timeout=2"}};
+    } cases[] = {{SIGKILL, 60, "rank 3 on |killed"}, {SIGSTOP, 2, "rank 3 on |--hang-timeout=2"}};
     pid_t process[4];
     int err[4];
     char flags[512], said[4096];
-    snprintf(flags, sizeof flags, "--pipeline=2 --steps=10000000 --save-every=1000000 --save=%s --hang-timeout=2",
-             in_scratch("states"));
+    snprintf(flags, sizeof flags, "--pipeline=2 --steps=10000000 --save-every=1000000 --save=%s --hang-timeout=%d",
+             in_scratch("states"), cases[_i].timeout_s);
     start_ranks(4, flags, "", process, err);
-    wait_ms(1500);
+    wait_until_handled(process[0], SIGUSR1);
     kill(process[0], SIGUSR1); /* saves a state, so that all train */
     wait_for_state(in_scratch("states"));
     kill(process[3], cases[_i].signal);

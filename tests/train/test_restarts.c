@@ -60,7 +60,8 @@ static int run_disturbed(const char *line, int size, int kills) {
 static const struct {
     int size;
     const char *flags;
-} cases[] = {{1, ""}, {2, ""}, {3, "--zero=1"}, {2, "--deterministic-world=4 --clip-grad-norm=0.5"}, {2, "--pipeline=2"}};
+} cases[] = {
+    {1, ""}, {2, ""}, {3, "--zero=1"}, {2, "--deterministic-world=4 --clip-grad-norm=0.5"}, {2, "--pipeline=2"}};
 
 START_TEST(restarted_job_has_the_same_bits) {
     char line[2048];
@@ -74,6 +75,14 @@ START_TEST(restarted_job_has_the_same_bits) {
              size, kills + 1, text, cases[_i].flags, STEPS, in_scratch("killed"));
     srand((unsigned)_i + 5);
     int killed = run_disturbed(line, size, kills);
+    for (int again = 0; again < 5 && killed < 2;
+         again++) { /* on a busy machine the job may end before this process kills */
+        char command[300];
+        snprintf(command, sizeof command, "rm -rf %s", in_scratch("killed"));
+        ck_assert_int_eq(system(command), 0);
+        *last_progress = 0;
+        killed = run_disturbed(line, size, kills);
+    }
     ck_assert_int_ge(killed, 2);
     ck_says_all(program_output, "resumed from");
     same_files(in_scratch("alone/step-00000200"), in_scratch("killed/step-00000200"));

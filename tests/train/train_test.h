@@ -69,7 +69,8 @@ static inline const char *make_file(const char *name, const void *data, size_t s
 }
 
 /* .npy in C order. */
-static inline const char *make_npy(const char *name, const char *descr, const char *shape, const void *data, size_t bytes) {
+static inline const char *make_npy(const char *name, const char *descr, const char *shape, const void *data,
+                                   size_t bytes) {
     static uint8_t file[128 + 8192];
     char header[119];
     int n = snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
@@ -131,16 +132,48 @@ static inline void wait_for_state(const char *directory) {
     char pattern[512];
     glob_t found = {0};
     snprintf(pattern, sizeof pattern, "%s/step-*/state.json", directory);
-    for (int i = 0; i < 4000 && glob(pattern, 0, NULL, &found); i++) usleep(5000);
+    for (int i = 0; i < 24000 && glob(pattern, 0, NULL, &found); i++) usleep(5000);
     ck_assert_msg(found.gl_pathc > 0, "%s never had a state", directory);
     globfree(&found);
 }
 
-/* The most bytes a file of the program may have, as on a full disk; 0: no limit. It is set in the program's process
- * alone: Check, too, writes files. */
-static rlim_t largest_file;
+/* Waits until a metrics file has this many steps. */
+static inline void wait_for_steps(const char *path, int steps) {
+    for (int i = 0; i < 12000; i++) {
+        char line[4096];
+        int seen = 0;
+        FILE *file = fopen(path, "r");
+        while (file && fgets(line, sizeof line, file)) seen += strstr(line, "\"event\":\"step\"") != NULL;
+        if (file) fclose(file);
+        if (seen >= steps) return;
+        wait_ms(10);
+    }
+    ck_abort_msg("%s never had %d steps", path, steps);
+}
 
-/* Starts the program with a line of arguments, split at spaces; stdout and stderr go to the two files. */
+/* Waits until the program handles this signal, which would end it before, or has ended. */
+static inline void wait_until_handled(pid_t program, int signal) {
+    char path[40], line[256];
+    bool done = false;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)program);
+    for (int i = 0; i < 60000 && !done; i++) {
+        unsigned long long handled = 0;
+        FILE *file = fopen(path, "r");
+        while (file && fgets(line, sizeof line, file))
+            done |= !strncmp(line, "State:\tZ", 8) ||
+                    (sscanf(line, "SigCgt: %llx", &handled) == 1 && handled >> (signal - 1) & 1);
+        if (file) fclose(file);
+        wait_ms(1);
+    }
+    ck_assert_msg(done, "process %d never handles signal %d", (int)program, signal);
+}
+
+/* The most bytes a file of the program may have, as on a full disk, and its address space; 0: no limit. They are set in the
+ * program's process alone: Check, too, writes files and takes memory. */
+static rlim_t largest_file, address_space;
+
+/* Starts the program with a line of arguments, split at spaces; stdout and stderr go to the two files. Returns when the process
+ * runs the program, and no longer this one with Check's handlers of signals. */
 static inline pid_t start_program(const char *line, int out, int err) {
     static char copy[4096];
     char *argument[MOST_ARGUMENTS + 2] = {RM_BINARY_DIR "/remat"};
@@ -149,15 +182,23 @@ static inline pid_t start_program(const char *line, int out, int err) {
     strcpy(copy, line);
     for (char *word = strtok(copy, " "); word && n <= MOST_ARGUMENTS; word = strtok(NULL, " ")) argument[n++] = word;
     argument[n] = NULL;
+    int started[2];
+    char byte;
+    ck_assert(!pipe(started));
+    for (int i = 0; i < 2; i++) fcntl(started[i], F_SETFD, FD_CLOEXEC);
     pid_t child = fork();
     if (child == 0) {
         if (largest_file) setrlimit(RLIMIT_FSIZE, &(struct rlimit){largest_file, largest_file});
+        if (address_space) setrlimit(RLIMIT_AS, &(struct rlimit){address_space, address_space});
         dup2(out, 1);
         dup2(err, 2);
         execv(argument[0], argument);
         _exit(127);
     }
     ck_assert_int_gt(child, 0);
+    close(started[1]);
+    ck_assert_int_eq(read(started[0], &byte, 1), 0); /* the other end is closed by execv */
+    close(started[0]);
     return child;
 }
 
