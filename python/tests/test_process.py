@@ -96,8 +96,8 @@ def test_one_session_in_two_threads_runs_one_pass_after_the_other():
     assert s.step_count == 100
 
 
-def test_python_runs_during_a_step():
-    s, counted, begun, ended = slow_session(), 0, threading.Event(), threading.Event()
+def turns_during_a_step(s):
+    counted, begun, ended = 0, threading.Event(), threading.Event()
 
     def step():
         begun.set()
@@ -111,7 +111,12 @@ def test_python_runs_during_a_step():
         counted += 1
         time.sleep(0)
     thread.join()
-    assert counted > 20  # if the step held Python's lock, this loop would run before or after it alone
+    return counted
+
+
+def test_python_runs_during_a_step():
+    s = slow_session()  # if its steps held Python's lock, the loop would run before or after them alone
+    assert any(turns_during_a_step(s) > 20 for _ in range(10))  # a busy machine may leave no processor to the loop
 
 
 def test_interrupt_comes_after_the_whole_step():

@@ -51,7 +51,7 @@ static inline pid_t start(const rm_launch_config *config, const char *name) {
     fflush(NULL);
     pid_t pid = fork();
     if (pid) return pid;
-    alarm(120);
+    alarm(280);
     snprintf(out, sizeof out, "%s.out", name);
     snprintf(err, sizeof err, "%s.err", name);
     to_file(out, 1);

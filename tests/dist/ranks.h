@@ -103,7 +103,7 @@ static inline void start_ranks(int size, rank_body *body, void *context, pid_t *
         pid[rank] = fork();
         ck_assert_int_ge(pid[rank], 0);
         if (pid[rank] > 0) continue;
-        alarm(120);
+        alarm(280);
         rm_kv *store;
         need_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = rank, .size = size, .timeout_ms = 60000}, &store));
         await_all(store, size);

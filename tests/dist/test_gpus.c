@@ -367,7 +367,7 @@ static void breaks(int rank, int size, rm_kv *store, void *context) {
     join(&m, rank, size, store, j, true);
     open_session(&m, j, true);
     const double start = seconds();
-    alarm(60);
+    alarm(280);
     write_inputs(m.session, 1);
     need_ok(remat_step(m.session, 0.05, &r));
     write_inputs(m.session, 2);

@@ -245,7 +245,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("job");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, ranks_train_together, 0, 4);
     tcase_add_test(tests, ranks_with_different_settings_are_refused);
     tcase_add_test(tests, launcher_variables_are_enough_to_join);

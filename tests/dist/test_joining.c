@@ -210,7 +210,7 @@ START_TEST(stopped_rank_0_is_named) {
         if ((pid[rank] = fork()) > 0) continue;
         rm_kv *store;
         rm_group *group;
-        alarm(60);
+        alarm(280);
         need_ok(rm_kv_open(
             &(rm_kv_config){.host = "127.0.0.1", .port = port, .rank = rank, .size = 2, .grace_ms = 3000}, &store));
         if (rank == 0) need_ok(rm_kv_wait(store, "world#1/here/1", 20000));
@@ -229,14 +229,14 @@ END_TEST
 
 int main(void) {
     TCase *all = tcase_create("all"), *tcp = tcase_create("tcp");
-    tcase_set_timeout(all, 120);
+    tcase_set_timeout(all, 300);
     tcase_add_checked_fixture(all, prepare, NULL);
     tcase_add_loop_test(all, stopped_rank_is_named_and_ends_the_wait, 0, 2 * ENGINES);
     tcase_add_loop_test(all, normally_exiting_rank_ends_the_wait, 0, 2 * ENGINES);
     tcase_add_test(all, different_backends_are_named);
     tcase_add_test(all, auto_selects_an_engine_that_all_ranks_have);
     tcase_add_test(all, failure_of_one_rank_is_reported_to_all);
-    tcase_set_timeout(tcp, 120);
+    tcase_set_timeout(tcp, 300);
     tcase_add_checked_fixture(tcp, prepare, NULL);
     tcase_add_test(tcp, stopped_rank_0_is_named);
     return run_cases("dist/joining", all, tcp);

@@ -133,7 +133,8 @@ START_TEST(stopped_ranks_are_continued) {
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, "awake\n");
     free(text);
-    rm_launch_config late = JOB(2, SCRIPT("test $RANK = 0 && exit 9; sleep 0.3; kill -STOP $$; exit 3"));
+    rm_launch_config late =
+        JOB(2, SCRIPT(with_marks("test $RANK = 0 && { mark a; exit 9; }; missed a; kill -STOP $$; exit 3")));
     late.grace_ms = 1000;
     ck_assert_int_eq(run(late), 9);
     text = output_of("job", "err");

@@ -20,7 +20,7 @@ static int launch_words(const char *words) {
     snprintf(copy, sizeof copy, "%s", words);
     for (char *word = strtok(copy, " "); word && argc < 30; word = strtok(NULL, " ")) argv[argc++] = word;
     argv[argc] = NULL;
-    alarm(60);
+    alarm(280);
     to_file("job.out", 1);
     to_file("job.err", 2);
     remat_status status = rm_command_launch(argc, argv, &code);

@@ -41,7 +41,7 @@ static pid_t start_hosts(const char *flags, const char *script) {
     fflush(NULL);
     pid_t pid = fork();
     if (pid) return pid;
-    alarm(60);
+    alarm(280);
     if (chdir(folder)) _exit(126);
     to_file("job.out", 1);
     to_file("job.err", 2);

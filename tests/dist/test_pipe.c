@@ -252,7 +252,7 @@ static void run_job(int world, int pipeline, outcome *out) {
         pid[rank] = fork();
         ck_assert_int_ge(pid[rank], 0);
         if (pid[rank]) continue;
-        alarm(120);
+        alarm(280);
         train(rank, out);
         _exit(0);
     }
@@ -290,7 +290,7 @@ int main(int argc, char **argv) {
 #endif
     (void)argc, (void)argv;
     TCase *tests = tcase_create("pipe");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, messages_of_local, 0, SCENARIOS);
 #ifdef REMAT_HAVE_GLOO
     tcase_add_loop_test(tests, messages_of_gloo, 0, SCENARIOS);

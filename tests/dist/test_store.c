@@ -69,7 +69,7 @@ START_TEST(keys_are_stored_and_waited_for) {
     pid_t pid[5];
     for (int r = 0; r < 5; r++) {
         if ((pid[r] = fork())) continue;
-        alarm(60);
+        alarm(280);
         rm_kv *store;
         rm_kv_config config = config_for(&p, r, 5);
         if (r) close(p.listen_fd);
@@ -178,7 +178,7 @@ START_TEST(dead_ranks_are_reported_as_lost) {
     fflush(NULL);
     for (int r = 1; r < 4; r++) {
         if ((pid[r - 1] = fork())) continue;
-        alarm(60);
+        alarm(280);
         config = config_for(&p, r, 4);
         if (!_i) close(p.listen_fd);
         need_ok(rm_kv_open(&config, &store));

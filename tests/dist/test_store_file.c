@@ -202,6 +202,6 @@ int main(void) {
     tcase_add_test(cases, values_are_read_whole);
     tcase_add_test(cases, other_programs_files_are_not_touched);
     tcase_add_test(cases, one_of_many_jobs_gets_the_file);
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 300);
     return run_cases("dist/store_file", cases);
 }

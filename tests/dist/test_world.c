@@ -321,7 +321,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("world");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
     tcase_add_test(tests, late_process_hears_why_it_is_a_spare);
     tcase_add_test(tests, more_than_most_are_spares);

@@ -77,7 +77,7 @@ run() { # WHERE COMMAND TO-BE-RUN
         skipped+=("needs $first: $2")
         return
     fi
-    timeout 30 bash -c "$command" >"$work/log" 2>&1 </dev/null
+    timeout 120 bash -c "$command" >"$work/log" 2>&1 </dev/null
     status=$?
     [[ $status == 0 ]] || fail "$1" "$2" "'$command' ended with $status: $(tail -n 3 "$work/log")"
 }

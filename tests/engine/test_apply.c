@@ -551,7 +551,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("apply"), *refused = tcase_create("refused");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, custom_ops_have_the_bits_of_built_in_ops_in_every_plan, 0, rm_cases(50, 6));
     tcase_add_test(tests, embeddings_are_not_folded_into_custom_ops);
     tcase_add_test(tests, carried_states_are_named_after_the_op);

@@ -193,7 +193,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("buckets");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_test(tests, buckets_match_pytorch);
     tcase_add_test(tests, buckets_are_final_after_the_same_instruction_for_every_batch);
     tcase_add_loop_test(tests, unused_parameters_keep_their_values, 0, 2);

@@ -216,7 +216,7 @@ END_TEST
 int main(void) {
     int settings = rm_cases(1000, 40);
     TCase *tests = tcase_create("budget");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, used_bytes_are_the_planned_bytes, 0, settings);
     tcase_add_loop_test(tests, used_bytes_are_the_planned_bytes_on_the_cpu, 0, settings / 5);
     tcase_add_loop_test(tests, larger_budgets_never_give_slower_plans, 0, 10);

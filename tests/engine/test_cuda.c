@@ -558,7 +558,7 @@ END_TEST
 int main(void) {
     TCase *same = tcase_create("same"), *faults = tcase_create("faults"), *c = tcase_create("rest");
     tcase_add_loop_test(same, cuda_has_the_bits_of_the_cpu, 0, rm_cases(60, 15));
-    tcase_set_timeout(faults, 120);
+    tcase_set_timeout(faults, 300);
     tcase_add_loop_test(faults, a_fault_at_any_call_gives_one_message, 0, rm_cases(3, 1));
     tcase_add_loop_test(faults, timers_change_no_bits, 0, 2);
     tcase_add_test(c, a_failing_kernel_is_reported_at_the_next_wait);

@@ -39,7 +39,7 @@ static bool refuses(remat_status status) {
 /* In the child: 0 if all is well. A hang ends by SIGALRM. */
 static int child(remat_session *s) {
     remat_step_result result;
-    alarm(60);
+    alarm(280);
     if (!refuses(remat_update(s, 0.1, NULL)) || !refuses(remat_gradients(s, &result))) return 1;
     if (!refuses(remat_evaluate(s, &result)) || !refuses(remat_forward(s)) || !refuses(remat_step(s, 0.1, NULL)))
         return 2;
@@ -69,7 +69,7 @@ START_TEST(child_of_several_threads_is_refused) {
 END_TEST
 
 static int first_team(remat_session *s) {
-    alarm(60);
+    alarm(280);
     return remat_step(s, 0.1, NULL) != REMAT_OK;
 }
 

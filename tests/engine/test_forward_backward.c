@@ -290,7 +290,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("forward_backward");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_test(tests, trace_covers_forward_and_backward);
     tcase_add_test(tests, half_a_trace_is_refused);
     tcase_add_test(tests, calls_in_the_wrong_order_are_refused);

@@ -428,7 +428,7 @@ END_TEST
 int main(void) {
     int runs = (int)(sizeof names / sizeof *names) * PLANS;
     TCase *tcase = tcase_create("pytorch");
-    tcase_set_timeout(tcase, 120);
+    tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, loss_and_gradients_match_pytorch, 0, runs);
     tcase_add_loop_test(tcase, ten_steps_match_pytorch, 0, runs);
     tcase_add_loop_test(tcase, padding_changes_no_bit, 0, PLANS);

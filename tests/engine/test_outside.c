@@ -520,7 +520,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("outside");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, callers_loss_matches_the_built_in_loss, 0, 6);
     tcase_add_loop_test(tests, micro_steps_match_the_built_in_loss, 0, 2);
     tcase_add_test(tests, carried_states_match_the_built_in_loss);

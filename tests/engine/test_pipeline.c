@@ -649,7 +649,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("pipeline");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, random_networks_along_time_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_bits_of_one_rank, 0, rm_cases(300, 8));
     tcase_add_loop_test(tests, earlier_counterexamples_have_the_bits_of_one_rank, 0, 3);

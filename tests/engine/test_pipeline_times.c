@@ -143,7 +143,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("pipeline_times");
-    tcase_set_timeout(tests, 60);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_tiles, 0, 3);
     tcase_add_loop_test(tests, the_bubble_is_that_of_n_micro_steps, 0, 3);
     tcase_add_test(tests, measured_times_replace_counted_work);

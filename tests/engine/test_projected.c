@@ -118,7 +118,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("projected");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, projected_lstms_have_the_same_bits_in_every_plan, 1, sizeof ways / sizeof *ways);
     tcase_add_test(tests, a_cut_costs_only_the_carried_states);
     return run_cases("projected", tests);

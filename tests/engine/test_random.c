@@ -348,7 +348,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("random");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, random_networks_along_time_have_the_same_bits, 0, rm_cases(50, 15));
     tcase_add_loop_test(tests, random_networks_by_depth_have_the_same_bits, 0, rm_cases(50, 15));
     tcase_add_test(tests, incomplete_plans_are_refused);

@@ -145,7 +145,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("rank_consistency");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, different_trained_parameters_are_reported, 0, 2);
     tcase_add_loop_test(tests, different_learning_rates_are_reported, 0, 3 * WAYS);
     tcase_add_test(tests, different_update_counts_are_reported);

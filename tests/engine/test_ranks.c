@@ -315,7 +315,7 @@ END_TEST
 int main(void) {
     int networks = rm_cases(1000, 120);
     TCase *tests = tcase_create("ranks");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, random_networks_along_time_are_reduced_exactly, 0, networks);
     tcase_add_loop_test(tests, random_networks_by_depth_are_reduced_exactly, 0, networks);
     tcase_add_loop_test(tests, bits_depend_on_shards_alone, 0, networks / 4);

@@ -446,7 +446,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("scan");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, cells_of_ops_match_the_built_in_cells, 0, 2 * CELL_KINDS);
     tcase_add_loop_test(tests, cells_of_ops_have_the_same_bits_in_every_plan, 0, 2 * CELL_KINDS);
     tcase_add_test(tests, states_of_cells_of_ops_are_found_by_name);

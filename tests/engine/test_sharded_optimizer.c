@@ -142,7 +142,7 @@ END_TEST
 int main(void) {
     int networks = rm_cases(1000, 120);
     TCase *tests = tcase_create("sharded_optimizer");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, sharded_optimizers_have_the_same_bits, 0, networks / 4);
     tcase_add_loop_test(tests, clipping_uses_the_norm_of_all_parts, 0, 12);
     tcase_add_loop_test(tests, updates_per_bucket_have_the_same_bits, 0, 12);

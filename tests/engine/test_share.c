@@ -441,7 +441,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("share");
-    tcase_set_timeout(tests, 60);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, shared_sessions_have_the_bits_of_separate_ones, 0, 12);
     tcase_add_loop_test(tests, shared_sessions_with_frozen_parameters_have_the_bits_of_separate_ones, 0, 2);
     tcase_add_loop_test(tests, shared_sessions_take_their_own_bytes_alone, 0, 4);

@@ -173,7 +173,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("gemm");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, products_of_every_orientation, 0, 4);
     tcase_add_test(tests, small_product_elements_are_independent);
     tcase_add_test(tests, division_is_the_same_on_one_thread);

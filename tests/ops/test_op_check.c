@@ -183,7 +183,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("op_check");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_test(tests, correct_op_passes);
     tcase_add_test(tests, mistake_in_backward_is_found);
     tcase_add_test(tests, kernels_are_compared_with_definitions);

@@ -326,7 +326,7 @@ END_TEST
 
 int main(void) {
     TCase *promises = tcase_create("promises"), *numbers = tcase_create("numbers");
-    tcase_set_timeout(promises, 120);
+    tcase_set_timeout(promises, 300);
     tcase_add_loop_test(promises, op_keeps_its_promises, 0, rm_n_ops);
     tcase_add_loop_test(promises, cells_keep_their_promises_with_every_instruction_set, 0, rm_n_ops * RM_CELL_BF16);
     tcase_add_test(promises, op_list_is_in_order);

@@ -83,7 +83,7 @@ END_TEST
 
 int main(void) {
     TCase *tests = tcase_create("vecmath");
-    tcase_set_timeout(tests, 120);
+    tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, errors_stay_within_their_bounds, 0, FUNCTIONS);
     tcase_add_test(tests, results_at_the_ends_of_the_range);
     tcase_add_test(tests, tanh_is_odd);

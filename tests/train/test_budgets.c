@@ -139,7 +139,7 @@ END_TEST
 
 int main(void) {
     TCase *tcase = tcase_create("budgets");
-    tcase_set_timeout(tcase, 120);
+    tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, smallest_budget_of_every_task_is_exact, 0, KINDS);
     return run_cases("budgets", tcase);
 }

@@ -296,7 +296,7 @@ END_TEST
 
 int main(void) {
     TCase *tcase = tcase_create("lengths");
-    tcase_set_timeout(tcase, 120);
+    tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, padding_does_not_matter, 0, 5);
     tcase_add_test(tcase, short_samples_match_short_arrays);
     tcase_add_test(tcase, longer_samples_are_not_truncated_silently);

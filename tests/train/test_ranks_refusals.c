@@ -116,18 +116,27 @@ START_TEST(missing_features_are_not_restarted) {
 }
 END_TEST
 
-/* Errors are reported once even before the group exists. The message for mpi depends on the build. */
-START_TEST(wrong_engines_are_reported_once) {
-    static const char *const names[] = {"nccl", "mpi"};
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* MPI itself leaks; leaks are the other tests' business */
+/* How many ranks report it. */
+static int ask_for_engine(const char *name) {
     int lines = 0,
-        status = run_program("train --devices=cpu:3 --dist-backend=%s --data=%s " FLAGS "--batch=4 --steps=9",
-                             names[_i], text_file());
+        status = run_program("train --devices=cpu:3 --dist-backend=%s --data=%s " FLAGS "--batch=4 --steps=9", name,
+                             text_file());
     ck_assert_int_eq(status, 2);
     /* On a busy machine MPI starts slowly, and rank 0 reports that it waits. */
     for (const char *at = program_errors; (at = strstr(at, "remat train: ")); at++)
         lines += strncmp(at, "remat train: rank 0 of 3: waiting for ", 38) != 0;
-    ck_assert_msg(lines == 1 && strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
+    ck_assert_msg(strstr(program_errors, "remat train: rank 0 of 3 on "), "%s", program_errors);
+    return lines;
+}
+
+/* Errors are reported once even before the group exists, unless a busy machine lets rank 0 fail more than a second after the
+ * others. The message for mpi depends on the build. */
+START_TEST(wrong_engines_are_reported_once) {
+    static const char *const names[] = {"nccl", "mpi"};
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* MPI itself leaks; leaks are the other tests' business */
+    int lines = 0;
+    for (int time = 0; time < 5 && lines != 1; time++) lines = ask_for_engine(names[_i]);
+    ck_assert_msg(lines == 1, "%s", program_errors);
 #ifdef REMAT_HAVE_MPI
     const char *remedy = "rank 0 of 3|MPI|0 of 1|--dist-backend=mpi";
     ck_assert_msg(!_i || says_all(program_errors, remedy), "%s", program_errors);
