@@ -1,5 +1,5 @@
 # The scripts that wait for a GPU (run.sh, bench/gpu.py) are tried without one. (Nothing is linked.)
 if(NOT TEST gpu/scripts)
   add_test(NAME gpu/scripts COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/gpu/check_run.sh ${CMAKE_BINARY_DIR})
-  set_tests_properties(gpu/scripts PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  set_tests_properties(gpu/scripts PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT "OMP_WAIT_POLICY=passive")
 endif()
