@@ -133,8 +133,10 @@ START_TEST(stopped_ranks_are_continued) {
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, "awake\n");
     free(text);
-    rm_launch_config late =
-        JOB(2, SCRIPT(with_marks("test $RANK = 0 && { mark a; exit 9; }; missed a; kill -STOP $$; exit 3")));
+    rm_launch_config
+        late = /* rank 1 stops when those that had been stopped before the failure, such as rank 2, are awake */
+        JOB(3, SCRIPT(with_marks("case $RANK in 0) stopped a; exit 9;; 1) seen b; kill -STOP $$; exit 3;; "
+                                 "2) mark a; kill -STOP $$; mark b; exit 3;; esac")));
     late.grace_ms = 1000;
     ck_assert_int_eq(run(late), 9);
     text = output_of("job", "err");
