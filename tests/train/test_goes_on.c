@@ -98,7 +98,7 @@ START_TEST(changed_data_end_a_run_after_a_save) {
              in_scratch("text"), in_scratch("held"), st, b);
     pid_t child = start_program(line, out, err);
     static char metrics[1 << 20];
-    for (int i = 0; i < 20000 && steps < 5; i++) {
+    for (int i = 0; i < 100000 && steps < 5; i++) {
         usleep(1000);
         steps = access(b, F_OK) ? 0 : count(read_text(b, metrics, sizeof metrics), "\"event\":\"step\"");
     }

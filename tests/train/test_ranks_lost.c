@@ -452,8 +452,8 @@ START_TEST(silent_ranks_are_named_with_mpi_alone) {
         ck_assert(is_said(err, "--hang-timeout=3", 20));
     }
     double start = now_s();
-    while (!waitpid(mpirun, &status, WNOHANG) && now_s() - start < 15) wait_ms(20);
-    ck_assert_msg(now_s() - start < 15, "mpirun goes on");
+    while (!waitpid(mpirun, &status, WNOHANG) && now_s() - start < 60) wait_ms(20);
+    ck_assert_msg(now_s() - start < 60, "mpirun goes on");
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == (_i ? 137 : 3), "status %x", (unsigned)status);
     close(err);
 }

@@ -278,7 +278,7 @@ static void stop_when(const char *line, const char *metrics, const char *word, i
     int null = open("/dev/null", O_WRONLY), status = 0;
     pid_t child = start_program(line, null, null);
     close(null);
-    for (int i = 0; i < 20000 && count_lines(metrics, word) < lines; i++) usleep(1000);
+    for (int i = 0; i < 100000 && count_lines(metrics, word) < lines; i++) usleep(1000);
     wait_until_handled(child, SIGTERM); /* a file of an earlier run may have as many lines */
     let_compute(child, ms);
     kill(child, SIGTERM);
