@@ -9,7 +9,7 @@ launch="$remat launch --nnodes=2 --master-addr=hostA --rdzv-id=test"
 on_two_hosts() { # NAME COMMAND: runs COMMAND on hostA, saving as NAME, and at the same time on hostB
     name=$1
     shift
-    $REMAT_ON hostB timeout 120 $launch --node-rank=1 -- "$@" $model --save="$dir/$name" >"$dir/$name-B.log" 2>&1 &
+    $REMAT_ON hostB timeout 300 $launch --node-rank=1 -- "$@" $model --save="$dir/$name" >"$dir/$name-B.log" 2>&1 &
     other=$!
     train "$name" $REMAT_ON hostA $launch --node-rank=0 -- "$@"
     wait $other || { fail "$name: hostB: exit status $?"; tail -20 "$dir/$name-B.log" >&2; }
@@ -25,7 +25,7 @@ PATH="$dir/bin:$PATH" train ssh $REMAT_ON hostA "$remat" launch -H hostA:1,hostB
 same ssh
 
 # Without a launcher: environment variables configure each host, and may ask for a description of the ranks.
-NCCL_DEBUG=INFO RANK=1 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 timeout 120 $REMAT_ON hostB "$remat" train $model \
+NCCL_DEBUG=INFO RANK=1 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 timeout 300 $REMAT_ON hostB "$remat" train $model \
     --batch=4 --dist-backend=gloo --save="$dir"/variables >"$dir"/variables-B.log 2>&1 &
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=hostA MASTER_PORT=23456 train variables $REMAT_ON hostA "$remat" train --batch=4 \
     --dist-backend=gloo
@@ -48,11 +48,11 @@ if has mpi && command -v mpirun >/dev/null && mpirun --version 2>/dev/null | gre
     # Only MPI knows where rank 0 is; a stopped or dead rank on the other host is named nevertheless.
     steps=$(echo "$model" | sed 's/--steps=12/--steps=1000000/')
     for signal in STOP KILL; do
-        timeout 90 $REMAT_ON hostA $mpi -np 2 --map-by node sh -c 'echo $$ >"$0".$OMPI_COMM_WORLD_RANK; exec "$@"' "$dir"/rank \
+        timeout 300 $REMAT_ON hostA $mpi -np 2 --map-by node sh -c 'echo $$ >"$0".$OMPI_COMM_WORLD_RANK; exec "$@"' "$dir"/rank \
             "$remat" train $steps --batch=4 --hang-timeout=3 >"$dir"/mpi-$signal.log 2>&1 &
         other=$!
         tries=0
-        until grep -q " 1/1000000\|step  *1/" "$dir"/mpi-$signal.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+        until grep -q " 1/1000000\|step  *1/" "$dir"/mpi-$signal.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
         kill -$signal "$(cat "$dir"/rank.1)"
         wait $other
         code=$?
@@ -75,11 +75,11 @@ fi
 steps=$(echo "$model" | sed 's/--steps=12/--steps=1000000/')
 $REMAT_ON hostB sh -c 'echo $$ >"$0"; exec "$@"' "$dir"/pid $launch --node-rank=1 -- "$remat" train $steps --batch=4 \
     --dist-backend=gloo >"$dir"/killed-B.log 2>&1 &
-timeout 60 $REMAT_ON hostA $launch --node-rank=0 -- "$remat" train $steps --batch=4 --dist-backend=gloo \
+timeout 300 $REMAT_ON hostA $launch --node-rank=0 -- "$remat" train $steps --batch=4 --dist-backend=gloo \
     >"$dir"/killed.log 2>&1 &
 other=$!
 tries=0
-until grep -q "step  *1/" "$dir"/killed.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+until grep -q "step  *1/" "$dir"/killed.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
 kill -9 "$(cat "$dir"/pid)"
 wait $other
 code=$?
@@ -94,8 +94,8 @@ elastic() { # HOST NUMBER
 }
 until_log() { # WORDS
     tries=0
-    until grep -qs "$1" "$dir"/elastic-*.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
-    [ $tries -lt 300 ] || { fail "elastic: no '$1'"; tail -20 "$dir"/elastic-*.log >&2; }
+    until grep -qs "$1" "$dir"/elastic-*.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
+    [ $tries -lt 1200 ] || { fail "elastic: no '$1'"; tail -20 "$dir"/elastic-*.log >&2; }
 }
 elastic hostA 0
 elastic hostB 1

@@ -24,7 +24,7 @@ train launch-in-srun srun -N2 -n2 --ntasks-per-node=1 "$remat" launch --nnodes=2
 same launch-in-srun
 
 # The unchanged example. It resumes, so it makes no more than twelve steps.
-DATA=$dir/text RUN=$dir/sbatch REMAT=$remat timeout 120 sbatch --wait --time=5 --output="$dir"/sbatch.log \
+DATA=$dir/text RUN=$dir/sbatch REMAT=$remat timeout 300 sbatch --wait --time=5 --output="$dir"/sbatch.log \
     "$1"/examples/slurm/train.sbatch $model --batch=4 --deterministic-world >/dev/null || { fail "sbatch"; cat "$dir"/sbatch.log; }
 same sbatch eight
 

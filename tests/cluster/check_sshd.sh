@@ -69,7 +69,7 @@ same restarted
 on_both() { # NAME COMMAND...: its output to $dir/NAME.log and $dir/NAME.err
     name=$1
     shift
-    timeout 60 $REMAT_ON hostA "$remat" launch -H hostA:1,hostB:1 -- "$@" >"$dir/$name.log" 2>"$dir/$name.err"
+    timeout 300 $REMAT_ON hostA "$remat" launch -H hostA:1,hostB:1 -- "$@" >"$dir/$name.log" 2>"$dir/$name.err"
     code=$?
 }
 ends_with() { # STATUS WORDS: those of stderr
@@ -95,8 +95,8 @@ done
 # A line arrives while its rank still runs.
 on_both waits sh -c 'echo ready >&2; until [ -e "$0"/seen ]; do sleep 0.02; done' "$dir" &
 tries=0
-until [ "$(grep -c ready "$dir"/waits.err 2>/dev/null)" = 2 ] || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
-[ $tries -lt 300 ] || fail "lines arrive late"
+until [ "$(grep -c ready "$dir"/waits.err 2>/dev/null)" = 2 ] || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
+[ $tries -lt 1200 ] || fail "lines arrive late"
 touch "$dir"/seen
 wait $!
 
@@ -118,18 +118,18 @@ grep -q "far/away" "$dir"/far-folder.err && [ $code != 0 ] || { fail "a missing 
 starts() { # NAME COMMAND...
     name=$1
     shift
-    timeout 60 $REMAT_ON hostA sh -c 'echo $$ >"$0"; exec "$@"' "$dir"/launcher "$remat" launch -H hostA:1,hostB:1 -- \
+    timeout 300 $REMAT_ON hostA sh -c 'echo $$ >"$0"; exec "$@"' "$dir"/launcher "$remat" launch -H hostA:1,hostB:1 -- \
         sh -c 'echo $$ >>"$0"; exec "$@"' "$dir/$name".pids "$@" >"$dir/$name.log" 2>"$dir/$name.err" &
     job=$!
     tries=0
-    until [ "$(cat "$dir/$name".pids 2>/dev/null | wc -l)" = 2 ] || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+    until [ "$(cat "$dir/$name".pids 2>/dev/null | wc -l)" = 2 ] || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
 }
 ends() { # STATUS WORDS
     wait $job 2>/dev/null
     code=$?
     ends_with "$1" "$2"
     tries=0
-    while kill -0 $(cat "$dir/$name".pids) 2>/dev/null && [ $tries -lt 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+    while kill -0 $(cat "$dir/$name".pids) 2>/dev/null && [ $tries -lt 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
     for pid in $(cat "$dir/$name".pids); do ! kill -0 $pid 2>/dev/null || fail "$name: process $pid is left"; done
 }
 endless="$remat train $(echo "$model" | sed 's/--steps=12/--steps=1000000/') --batch=4"
@@ -143,14 +143,14 @@ starts killed-ssh $endless
 kill -9 "$(cat "$dir"/client)"
 ends 137 "ssh hostB\|launcher of hostB"
 starts interrupted $endless --save="$dir"/interrupted
-until grep -q "step  *1/" "$dir"/interrupted.log || [ $tries = 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+until grep -q "step  *1/" "$dir"/interrupted.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
 kill -INT "$(cat "$dir"/launcher)"
 ends 130 "SIGINT is passed on"
 ls -d "$dir"/interrupted/step-* >/dev/null 2>&1 || fail "an interrupted job has saved no state"
 
 # ---- Hosts that ssh refuses ---------------------------------------------------------------------------------------------------
 
-timeout 60 $REMAT_ON hostA "$remat" launch -H hostA:1,hostC:1 -- sleep 0.1 >"$dir"/wrong-host.log 2>"$dir"/wrong-host.err
+timeout 300 $REMAT_ON hostA "$remat" launch -H hostA:1,hostC:1 -- sleep 0.1 >"$dir"/wrong-host.log 2>"$dir"/wrong-host.err
 code=$? name=wrong-host
 ends_with 255 "ssh hostC exited with status 255"
 ssh-keygen -q -t ed25519 -N '' -f "$dir"/other

@@ -93,7 +93,7 @@ done
 tries=0
 until [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ]; do
     tries=$((tries + 1))
-    [ $tries -lt 150 ] || skip "the two nodes are not idle after 30 s: $(tail -3 "$dir"/log/slurmctld.log)"
+    [ $tries -lt 600 ] || skip "the two nodes are not idle after 120 s: $(tail -3 "$dir"/log/slurmctld.log)"
     sleep 0.2
 done
 

@@ -29,7 +29,7 @@ set_up() {
 train() {
     name=$1
     shift
-    timeout 120 "$@" $model --save="$dir/$name" >"$dir/$name.log" 2>&1
+    timeout 300 "$@" $model --save="$dir/$name" >"$dir/$name.log" 2>&1
     code=$?
     [ $code = 0 ] || { fail "$name: exit status $code"; tail -20 "$dir/$name.log" >&2; }
     return $code
