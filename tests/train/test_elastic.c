@@ -308,7 +308,7 @@ START_TEST(carried_states_go_on_from_memory) {
     snprintf(data, sizeof data, "--data=%s", make_text("text", 8192));
     ck_goes_on_from_memory(data,
                            "--hidden=24 --layers=2 --seq-len=16 --stateful --dropout=0.2 --threads=1 --lr=0.01 "
-                           "--steps=200",
+                           "--steps=600",
                            rm_cases(8, 2));
 }
 END_TEST
@@ -322,7 +322,7 @@ START_TEST(running_statistics_go_on_from_memory) {
     snprintf(data + n, sizeof data - (size_t)n, " --labels=%s",
              make_npy("y.npy", "|u1", "(40, 8, 8)", pixels, sizeof pixels));
     ck_goes_on_from_memory(data,
-                           "--model=unet --layers=3 --hidden=16 --sync-batchnorm --threads=1 --lr=0.01 --steps=40", 1);
+                           "--model=unet --layers=3 --hidden=24 --sync-batchnorm --threads=1 --lr=0.01 --steps=40", 1);
 }
 END_TEST
 
