@@ -44,7 +44,7 @@ static inline void wait_in_vain(rm_group *group, const char *sender, const char 
         need(strstr(remat_last_error(), sender), "%s", remat_last_error());
     }
     remat_status status = REMAT_OK;
-    for (int i = 0; i < 600 && rm_group_rank(group) == last && !status; i++, nap_ms(50)) status = rm_group_poll(group);
+    for (int i = 0; i < 4000 && rm_group_rank(group) == last && !status; i++, nap_ms(50)) status = rm_group_poll(group);
     if (rm_group_rank(group) == last) need_peer(status, words);
     rm_group_free(group, byte);
 }

@@ -128,7 +128,7 @@ static void waits_in_a_chain(int rank, int size, rm_kv *store, void *dies) {
     let_others_finish(store, rank, size, 2);
     if (rank == 2 && dies) raise(SIGKILL);
     if (rank == 2)
-        for (int i = 0; i < 600 && !status; i++, nap_ms(50)) status = rm_group_poll(group);
+        for (int i = 0; i < 4000 && !status; i++, nap_ms(50)) status = rm_group_poll(group);
     else {
         need_ok(rm_group_give_receive(group, stream, rank + 1, byte, 1));
         status = wait_for_stream(group, lib, stream);

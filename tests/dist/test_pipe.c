@@ -75,7 +75,7 @@ static void wait_for_the_first_of_a_chain(int rank, int size, rm_kv *store, void
     if (rank == 1) nap_ms(500);
     if (rank > 0) need_peer(rm_group_receive(group, rank - 1, &byte, 1), "rank 0 ");
     remat_status status = REMAT_OK;
-    for (int i = 0; i < 600 && rank == 0 && !status; i++, nap_ms(50)) status = rm_group_poll(group);
+    for (int i = 0; i < 4000 && rank == 0 && !status; i++, nap_ms(50)) status = rm_group_poll(group);
     if (rank == 0) need_peer(status, "rank 0 ");
     rm_group_close(group);
 }
