@@ -201,6 +201,7 @@ START_TEST(timeline_is_whole_after_a_kill) {
     snprintf(line, sizeof line, "train --data=%s --steps=1000000 " FLAGS "--timeline=%s", text, path);
     for (int i = 0; i < 6; i++) {
         int out = temporary(), err = temporary(), status, found = 0;
+        unlink(path); /* what is counted below is this run's, not the last one's */
         pid_t process = start_program(line, out, err);
         for (int wait = 0; wait < 3000 && found < 5 + i; wait++) {
             nanosleep(&(struct timespec){.tv_nsec = 10000000 + i * 1700000}, NULL);
