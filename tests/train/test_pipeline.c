@@ -1,5 +1,6 @@
 /* test_pipeline.c: `remat train --pipeline`, from outside: the bits of one rank, states that other numbers of ranks read,
  * and what is said when a rank stops, dies, or has other flags. */
+#include "tests/sanitized.h"
 #include "tests/train/train_test.h"
 
 #define FLAGS "--hidden=12 --layers=3 --seq-len=24 --tile=5 --threads=1 --lr=0.01 --calibration=off "
@@ -374,7 +375,7 @@ int main(void) {
     tcase_add_loop_test(tests, replicas_under_mpirun_train_as_ranks, 0, 2);
 #endif
     tcase_add_loop_test(tests, accuracy_is_that_of_one_rank, 0, 2);
-    tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, 3);
+    tcase_add_loop_test(tests, images_in_flight_have_the_bits_of_one_rank, 0, SANITIZED ? 1 : 3);
     tcase_add_test(tests, plans_show_every_rank);
     tcase_add_test(tests, plans_show_why_a_cut_was_chosen);
     tcase_add_test(tests, refusals_name_the_least_budget_of_all_cuts);
