@@ -192,10 +192,13 @@ const char *rm_host_allocator(void) {
  * two threads at once: each takes itself for the owner of the main arena, and the second to finish aborts the
  * process. */
 void rm_host_trim(void) {
-    if (mallctl) (void)mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: all arenas */
+    if (mallctl) {
+        (void)mallctl("thread.tcache.flush", NULL, NULL, NULL, 0); /* freed small blocks keep whole pages from being purged */
+        (void)mallctl("arena.4096.purge", NULL, NULL, NULL, 0);    /* 4096: all arenas */
+        return;
+    }
 #if defined __GLIBC__ && !defined REMAT_SANITIZED
-    else
-        (void)malloc_trim(0);
+    (void)malloc_trim(0);
 #endif
 }
 
