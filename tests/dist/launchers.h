@@ -12,6 +12,7 @@
 
 #include "dist/launch/launch.h"
 #include "tests/dist/ranks.h"
+#include "tests/process_state.h"
 #include "tests/suite.h"
 
 #define COUNT(table) ((int)(sizeof table / sizeof *table))
@@ -86,12 +87,7 @@ static inline void ck_said(const char *first, const char *second) {
 }
 
 static inline bool gone(pid_t pid) {
-    char path[40], text[400] = "", state = 'Z';
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    if (!file) return true;
-    if (fread(text, 1, sizeof text - 1, file) > 0 && strrchr(text, ')')) state = strrchr(text, ')')[2];
-    fclose(file);
+    char state = process_state(pid);
     return state == 'Z' || state == 'X'; /* its parent may never reap it */
 }
 

@@ -248,15 +248,6 @@ static void mark(const char *name) {
     ck_assert(file && !fclose(file));
 }
 
-static char state_of(pid_t pid) {
-    char path[40], text[400] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    ck_assert(file && fread(text, 1, sizeof text - 1, file) > 0 && strrchr(text, ')'));
-    fclose(file);
-    return strrchr(text, ')')[2];
-}
-
 /* Waits until the launcher's output, a pipe, is full, and then until the rank that marked b, which only prints, sleeps because
  * its own pipe is full, too. */
 static void wait_until_blocked(int output) {
@@ -264,7 +255,7 @@ static void wait_until_blocked(int output) {
     double start_s = seconds();
     while (poll(&room, 1, 0) > 0 && seconds() - start_s < 60) nap_ms(1);
     char *printer = read_all(in_folder("b"));
-    while (state_of((pid_t)atoi(printer)) != 'S' && seconds() - start_s < 60) nap_ms(1);
+    while (process_state((pid_t)atoi(printer)) != 'S' && seconds() - start_s < 60) nap_ms(1);
     free(printer);
 }
 

@@ -1,5 +1,6 @@
 /* test_ranks_lost.c: `remat train` on several ranks when ranks are missing, late, killed, stopped, slow or far away. */
 #include "tests/ports.h"
+#include "tests/process_state.h"
 #include "tests/train/rank_jobs.h"
 
 #include <jansson.h>
@@ -17,20 +18,10 @@ static double now_s(void) {
 
 /* ---- Results ---------------------------------------------------------------------------------------------------- */
 
-/* Whether the process is running or ready to run, and not waiting for another rank. */
-static bool is_busy(pid_t process) {
-    char path[40], text[400] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
-    FILE *file = fopen(path, "r");
-    ck_assert(file && fread(text, 1, sizeof text - 1, file) > 0 && strrchr(text, ')'));
-    fclose(file);
-    return strrchr(text, ')')[2] == 'R';
-}
-
 /* Stops a rank while it computes: the others then wait for it in their next collective. A step must compute for much longer than
  * it communicates, because a stop within a collective counts for nobody. */
 static void delay(pid_t process) {
-    for (int i = 0; i < 5000 && !is_busy(process); i++) wait_ms(1);
+    for (int i = 0; i < 5000 && process_state(process) != 'R'; i++) wait_ms(1);
     kill(process, SIGSTOP);
     wait_ms(500);
     kill(process, SIGCONT);
