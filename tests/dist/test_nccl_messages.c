@@ -47,6 +47,23 @@ static void sends_nothing(int rank, int size, rm_kv *store, void *context) {
 START_TEST(rank_that_sends_nothing_is_named) { run_ranks(2, sends_nothing, NULL); }
 END_TEST
 
+/* The other rank waits in its first message for one that has NCCL's communicator, but comes later than a collective may last. */
+static void comes_late(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = config_of(rank, size, store);
+    (void)context;
+    config.messages = true;
+    config.timeout_ms = 300;
+    config.join_ms = 60000;
+    use_fakes(rank ? NULL : "slow_mean=1000");
+    need_ok(rm_group_open(&config, &group));
+    let_others_finish(store, rank, size, 0);
+    rm_group_close(group);
+    need_nothing_left();
+}
+START_TEST(ranks_may_connect_as_late_as_they_may_join) { run_ranks(2, comes_late, NULL); }
+END_TEST
+
 /* ---- Of streams -------------------------------------------------------------------------------------------------- */
 
 static rm_group *open_with_stream(int rank, int size, rm_kv *store, int64_t timeout_ms, const rm_nccl_library **lib,
@@ -151,6 +168,7 @@ int main(void) {
     TCase *all = tcase_create("nccl_messages");
     tcase_add_loop_test(all, messages_arrive_whole_and_in_order, 0, 2);
     tcase_add_test(all, rank_that_sends_nothing_is_named);
+    tcase_add_test(all, ranks_may_connect_as_late_as_they_may_join);
     tcase_add_loop_test(all, messages_of_streams_arrive, 0, 2);
     tcase_add_test(all, streams_that_wait_for_each_other_are_freed);
     tcase_add_loop_test(all, rank_that_a_stream_waits_for_is_named, 0, 2);

@@ -15,7 +15,7 @@
  *   remote_at=K       collective K (from 1) fails with ncclRemoteError, later; the GPU keeps waiting
  *   system_at=K       with ncclSystemError, at once  cuda_at=K         with an error of the stream
  *   hang_at=K         never ends                     no_memory         cudaMalloc fails
- *   abort_hangs   destroy_hangs   finalize_hangs
+ *   abort_hangs   destroy_hangs   finalize_hangs     slow_mean=MS     an op of its own takes this much longer to make
  *   pair_remote_at=K   pair_hang_at=K   split_hangs     the same for communicators from ncclCommSplit
  */
 #ifndef FAKE_H

@@ -335,6 +335,7 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where,
                                       ncclComm_t comm) {
     enter_ready(comm, "ncclRedOpCreatePreMulSum");
+    usleep((useconds_t)fake_fault("slow_mean", 0) * 1000);
     if (where != ncclScalarHostImmediate || comm->ops == MOST_OPS) fake_violation("ncclRedOpCreatePreMulSum");
     comm->op_type[comm->ops] = type;
     memcpy(comm->op_scale[comm->ops], scalar, fake_type_bytes(type));
