@@ -12,7 +12,7 @@ on_two_hosts() { # NAME COMMAND: runs COMMAND on hostA, saving as NAME, and at t
     $REMAT_ON hostB timeout 300 $launch --node-rank=1 -- "$@" $model --save="$dir/$name" >"$dir/$name-B.log" 2>&1 &
     other=$!
     train "$name" $REMAT_ON hostA $launch --node-rank=0 -- "$@"
-    wait $other || { fail "$name: hostB: exit status $?"; tail -20 "$dir/$name-B.log" >&2; }
+    wait $other || { fail "$name: hostB: exit status $?"; tail -n 20 "$dir/$name-B.log" >&2; }
 }
 
 on_two_hosts launch "$remat" train --batch=4 --dist-backend=gloo
@@ -52,7 +52,7 @@ if has mpi && command -v mpirun >/dev/null && mpirun --version 2>/dev/null | gre
             "$remat" train $steps --batch=4 --hang-timeout=3 >"$dir"/mpi-$signal.log 2>&1 &
         other=$!
         tries=0
-        until grep -q " 1/1000000\|step  *1/" "$dir"/mpi-$signal.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
+        until grep -qs " 1/1000000\|step  *1/" "$dir"/mpi-$signal.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
         kill -$signal "$(cat "$dir"/rank.1)"
         wait $other
         code=$?
@@ -79,7 +79,7 @@ timeout 300 $REMAT_ON hostA $launch --node-rank=0 -- "$remat" train $steps --bat
     >"$dir"/killed.log 2>&1 &
 other=$!
 tries=0
-until grep -q "step  *1/" "$dir"/killed.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
+until grep -qs "step  *1/" "$dir"/killed.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
 kill -9 "$(cat "$dir"/pid)"
 wait $other
 code=$?
@@ -92,18 +92,19 @@ elastic() { # HOST NUMBER
         --rdzv-id=elastic -- "$remat" train $steps --batch=8 --deterministic-world --dist-backend=gloo --save="$dir"/elastic \
         --save-every=100 >>"$dir/elastic-$1.log" 2>&1 &
 }
-until_log() { # WORDS
+until_log() { # WORDS [AFTER]: until hostA's log has WORDS, in or below a line with AFTER
     tries=0
-    until grep -qs "$1" "$dir"/elastic-*.log || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
-    [ $tries -lt 1200 ] || { fail "elastic: no '$1'"; tail -20 "$dir"/elastic-*.log >&2; }
+    until sed -n "/${2:-^}/,\$p" "$dir"/elastic-hostA.log | grep -q "$1" || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
+    [ $tries -lt 1200 ] || { fail "elastic: no '$1'"; tail -n 20 "$dir"/elastic-hostA.log "$dir"/elastic-hostB.log >&2; }
 }
+: >"$dir"/elastic-hostA.log
 elastic hostA 0
 elastic hostB 1
-until_log "step  *1/"
+until_log "step  *[0-9]*/" "2 ranks over" # hostA may begin alone
 kill -9 "$(cat "$dir"/pid-hostB)"
 until_log "1 rank goes on from step"
 elastic hostB 1
-until_log "2 ranks go on from step"
+until_log "2 ranks go on from step" "1 rank goes on from step"
 kill -TERM "$(cat "$dir"/pid-hostA)" "$(cat "$dir"/pid-hostB)"
 wait
 last=$(ls -d "$dir"/elastic/step-* | tail -n 1)
