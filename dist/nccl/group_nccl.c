@@ -28,6 +28,7 @@
 
 #define ABORT_MS 5000 /* time for NCCL to end a communicator; the group's timeout if that is shorter */
 #define CONNECTING "connecting by NCCL"
+#define INTERFACE "NCCL_SOCKET_IFNAME"
 #define TELLING_MS 1000 /* after a lost connection, the store reports a dead rank within this time */
 
 typedef struct {
@@ -61,15 +62,20 @@ typedef struct {
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Adds the usual reason why ranks that have all arrived cannot connect. */
-static remat_status check_joining(nccl_group *g) {
-    remat_status status = rm_joining_look(g->config.joining);
-    if (status && strstr(remat_last_error(), CONNECTING))
-        return rm_fail(status,
-                       "%.600s. The usual reason is a network interface that does not reach the others; choose one "
-                       "with NCCL_SOCKET_IFNAME=NAME. NCCL_DEBUG=INFO shows what NCCL tries",
-                       remat_last_error());
-    return status;
+/* A rank learns that the others could not connect from its own heartbeat or, a moment earlier, from the store. */
+static remat_status look_at_others(nccl_group *g) {
+    TRY(rm_joining_look(g->config.joining));
+    return rm_failure_look(&g->failure, g->now);
+}
+
+/* Adds the usual reason why ranks that have all arrived cannot connect. A rank that has reported it has added it. */
+static remat_status explain(remat_status status) {
+    const char *why = remat_last_error();
+    if (!status || !strstr(why, CONNECTING) || strstr(why, INTERFACE)) return status;
+    return rm_fail(status,
+                   "%.600s. The usual reason is a network interface that does not reach the others; choose one "
+                   "with " INTERFACE "=NAME. NCCL_DEBUG=INFO shows what NCCL tries",
+                   why);
 }
 
 static remat_status look_around(nccl_group *g, uint64_t waited_ns) {
@@ -77,8 +83,7 @@ static remat_status look_around(nccl_group *g, uint64_t waited_ns) {
     bool late = waited_ns >= (uint64_t)g->limit_ms * 1000000u;
     g->told = true;
     if (g->ended) FAIL(PEER, "rank %d ended the group: %s", g->config.rank, g->reason);
-    TRY(check_joining(g));
-    TRY(rm_failure_look(&g->failure, g->now));
+    TRY(explain(look_at_others(g)));
     g->told = false;
     if (!late || (!g->now && g->partner < 0)) return REMAT_OK;
     snprintf(why, sizeof why, "%lld ms have passed", (long long)g->limit_ms);

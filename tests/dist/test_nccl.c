@@ -392,6 +392,32 @@ static void starts(int rank, int size, rm_kv *store, void *context) {
 START_TEST(fault_while_opening_is_explained) { run_ranks(2, starts, (void *)&at_the_start[_i]); }
 END_TEST
 
+/* Another rank's heartbeat leaves its sentence in the store, where the communicator reads it before the heartbeat does. */
+static const char none_connected[] = "all 2 ranks joined, but did not connect within 1000 ms: they are connecting by NCCL";
+
+static void *ends_the_meeting(void *store) {
+    need_ok(rm_kv_wait(store, "world#1/nccl/id", 60000));
+    nap_ms(200); /* the ranks connect */
+    need_ok(rm_kv_set(store, "world#1/abort", none_connected, sizeof none_connected - 1));
+    return NULL;
+}
+
+static void is_told_by_the_store(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    pthread_t thread;
+    rm_group_config config = config_of(rank, size, store);
+    (void)context;
+    use_fakes(rank == 1 ? "init_hangs" : NULL);
+    if (rank == 1) need(!pthread_create(&thread, NULL, ends_the_meeting, store), "no thread");
+    need_peer(rm_group_open(&config, &group), "choose one with NCCL_SOCKET_IFNAME=NAME");
+    need(strstr(remat_last_error(), none_connected), "%s", remat_last_error());
+    if (rank == 1) pthread_join(thread, NULL);
+    let_others_finish(store, rank, size, 0); /* they read this rank's store */
+    need_nothing_left();
+}
+START_TEST(reason_from_the_store_is_explained) { run_ranks(2, is_told_by_the_store, NULL); }
+END_TEST
+
 static void stays_away(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = config_of(rank, size, store);
@@ -542,6 +568,7 @@ int main(void) {
     tcase_add_loop_test(all, disagreeing_ranks_are_named, 0, DISPUTES);
     tcase_add_loop_test(all, fault_while_opening_is_explained, 0, AT_THE_START);
     tcase_add_test(all, missing_rank_is_named);
+    tcase_add_test(all, reason_from_the_store_is_explained);
     tcase_add_loop_test(all, single_rank_needs_no_store, 0, LONELY);
     return run_cases("dist/nccl", all);
 }
