@@ -393,7 +393,8 @@ START_TEST(fault_while_opening_is_explained) { run_ranks(2, starts, (void *)&at_
 END_TEST
 
 /* Another rank's heartbeat leaves its sentence in the store, where the communicator reads it before the heartbeat does. */
-static const char none_connected[] = "all 2 ranks joined, but did not connect within 1000 ms: they are connecting by NCCL";
+static const char none_connected[] =
+    "all 2 ranks joined, but did not connect within 1000 ms: they are connecting by NCCL";
 
 static void *ends_the_meeting(void *store) {
     need_ok(rm_kv_wait(store, "world#1/nccl/id", 60000));
