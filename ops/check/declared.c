@@ -146,21 +146,29 @@ const char *rm_op_check_undeclared(rm_op_subject *s) {
     rm_op_inputs_make(&f32, 1, &in);
     const char *wrong = check_undeclared_of(&f32, &in);
     f32.define = true;
-    if (!wrong) wrong = check_undeclared_of(&f32, &in);
-    if (!wrong) wrong = check_undeclared_of(&f64, &in);
+    if (!wrong && !s->again) wrong = check_undeclared_of(&f32, &in);
+    if (!wrong && !s->again) wrong = check_undeclared_of(&f64, &in);
     rm_op_inputs_free(&in);
     return wrong;
 }
 
 /* ---- Promise: every declared save is needed ---------------------------------------------------------- */
 
-/* Records in s->needed the saves whose change changes a gradient; rm_op_check_needed evaluates it after all samples. */
+static uint32_t declared_saves(const remat_op *op) {
+    return op->saves.in | (op->saves.out ? 1u << RM_OP_OUT : 0) | (op->saves.state ? 1u << RM_OP_STATE : 0);
+}
+
+/* Records in s->needed the saves whose change changes a gradient, each of which needs one sample where it does;
+ * rm_op_check_needed evaluates it after all samples. */
 static const char *note_needed_by(rm_op_subject *s, const rm_op_setup *setup, const rm_op_inputs *in) {
+    const uint32_t unknown = declared_saves(s->op) & ~s->needed;
     rm_op_outputs plain;
+    if (!unknown) return NULL;
     const char *wrong = rm_op_run(setup, in, &plain);
     for (int item = 0; item < RM_OP_SAVEABLE && !wrong; item++) {
         rm_op_outputs tricked;
         rm_op_setup other = *setup;
+        if (!(unknown >> item & 1)) continue;
         other.trick = RM_OP_DECLARED_OTHER;
         other.which = item;
         wrong = rm_op_run(&other, in, &tricked);
@@ -182,9 +190,7 @@ const char *rm_op_note_needed(rm_op_subject *s) {
 }
 
 const char *rm_op_check_needed(const remat_op *op, uint32_t needed) {
-    uint32_t declared =
-        op->saves.in | (op->saves.out ? 1u << RM_OP_OUT : 0) | (op->saves.state ? 1u << RM_OP_STATE : 0);
-    uint32_t idle = declared & ~needed;
+    uint32_t idle = declared_saves(op) & ~needed;
     if (!idle) return NULL;
     int item = __builtin_ctz(idle);
     if (item == RM_OP_OUT) return rm_op_complain("%s: saves.out is declared, but no gradient depends on y", op->name);
@@ -271,8 +277,8 @@ const char *rm_op_check_lean(rm_op_subject *s) {
     setup.threads = 2;
     if (!wrong) wrong = check_lean_of(setup, &in);
     setup.define = true;
-    if (!wrong) wrong = check_lean_of(setup, &in);
-    if (!wrong) wrong = check_lean_of(f64, &in);
+    if (!wrong && !s->again) wrong = check_lean_of(setup, &in);
+    if (!wrong && !s->again) wrong = check_lean_of(f64, &in);
     rm_op_inputs_free(&in);
     return wrong;
 }

@@ -10,7 +10,7 @@ typedef struct {
     const remat_op *op, *op_f64;
     int sample;
     bool with_states;
-    bool again; /* the definition is known to be right: see rm_op_check_again */
+    bool again; /* only the kernels in float are checked: see rm_op_check_again */
     uint32_t needed; /* bits of x[i], RM_OP_OUT, RM_OP_STATE: declared saves that changed a gradient */
     remat_op_report *report;
 } rm_op_subject;
@@ -40,8 +40,8 @@ const char *rm_op_check_no_aux(rm_op_subject *s);   /* a forward-only pass gives
 const char *rm_op_check_kernels(rm_op_subject *s);   /* in float, in any tiles, they agree with the definition */
 const char *rm_op_check_gradients(rm_op_subject *s); /* they are derivatives */
 
-/* remat_op_check without derivatives, which take half of its time: they are those of the definition in double. For further
- * kernels of an op that has been checked. */
+/* remat_op_check of the kernels in float alone, for further kernels of an op that has been checked. The definition, the
+ * kernels in double and the derivatives, which take most of its time, are known to be right. */
 remat_status rm_op_check_again(const remat_op *op, const remat_op *op_f64, remat_op_report *report);
 
 /* ---- For these files ------------------------------------------------------------------------------------------- */

@@ -87,16 +87,16 @@ static const char *check_kernels_in(rm_op_subject *s, bool evaluate) {
     f64.evaluate = f32.evaluate = evaluate;
     rm_op_inputs in;
     rm_op_outputs reference;
-    double bound[RM_OP_OUTPUTS], tight[RM_OP_OUTPUTS], unused = 0;
+    double bound[RM_OP_OUTPUTS], tight[RM_OP_OUTPUTS] = {0}, unused = 0;
     rm_op_inputs_make(&f64, 5, &in);
     const char *wrong = rm_op_run(&f64, &in, &reference);
     if (!wrong) wrong = float_bounds(s, &reference, bound, evaluate);
     for (int i = 0; i < RM_OP_OUTPUTS && !wrong; i++) tight[i] = bound[i] * (DBL_EPSILON / FLT_EPSILON);
     if (wrong) wrong = rm_op_complain("%s", wrong);
-    bool defined = s->op->define_forward; /* else the kernels are the definition */
+    bool fresh = !s->again, defined = fresh && s->op->define_forward; /* else the kernels are the definition */
     if (!wrong && defined) wrong = compare_tiles(f64, &in, &reference, tight, &unused, "the definition in double");
     f64.define = false;
-    if (!wrong) wrong = compare_tiles(f64, &in, &reference, tight, &unused, "the kernel in double");
+    if (!wrong && fresh) wrong = compare_tiles(f64, &in, &reference, tight, &unused, "the kernel in double");
     f32.define = true;
     if (!wrong && defined)
         wrong = compare_tiles(f32, &in, &reference, bound, &s->report->float_error, "the definition in float");

@@ -94,9 +94,11 @@ END_TEST
 
 /* ---- Every strategy on everything ---------------------------------------------------------------- */
 
+/* Only `segments` reads how many are asked for. */
 static void try_all(const char *what, const rm_problem *problem) {
-    for (int i = 0; i < rm_n_strategies; i++)
-        for (int64_t segments = 1; segments <= problem->n_stages + 2; segments += 1 + segments / 8) {
+    for (int i = 0; i < rm_n_strategies; i++) {
+        int64_t most = strcmp(rm_strategies[i]->name, "segments") ? 1 : problem->n_stages + 2;
+        for (int64_t segments = 1; segments <= most; segments += 1 + segments / 8) {
             rm_plan plan = {0};
             rm_proposal proposal = {0};
             propose(rm_strategies[i]->name, problem, segments, &plan, &proposal);
@@ -112,6 +114,7 @@ static void try_all(const char *what, const rm_problem *problem) {
             ck_assert(proposal.segments > 1 || v.recomputed_stages == 0);
             rm_plan_free(&plan);
         }
+    }
 }
 
 START_TEST(judge_accepts_every_plan) {
