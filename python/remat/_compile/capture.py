@@ -335,6 +335,7 @@ def export(
     model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any], axes: Axes = frozenset()
 ) -> torch.export.ExportedProgram:
     """axes: those whose sizes may change. The program fixes those that the model or torch.export cannot leave open."""
+    batch, named = tuple(map(_distinct, batch)), {name: _distinct(x) for name, x in named.items()}
     of = [{axis: torch.export.Dim.AUTO for i, axis in axes if i == number} or None for number in range(len(batch) + len(named))]
     parts = {"batch": tuple(of[: len(batch)]), "named": dict(zip(named, of[len(batch) :], strict=True))}
     dynamic = {name: part for name, part in parts.items() if part} if axes else None
@@ -355,6 +356,12 @@ def export(
     program.graph.eliminate_dead_code()
     _return_what_is_written(program)
     return program
+
+
+def _distinct(x: Any) -> Any:
+    """Another object with the same memory. torch.export knows tensors by identity: one that is given twice, or is a buffer of
+    the model, would be one input of the program."""
+    return x.detach() if isinstance(x, torch.Tensor) else x
 
 
 def _return_what_is_written(program: torch.export.ExportedProgram) -> None:

@@ -132,6 +132,9 @@ class Step:
         self._calls = 0  # each training call draws its own dropout masks
         self.first: Session | None = None
         batch, named = _batch(example_batch)
+        for name, x in _arguments(batch, named).items():
+            if isinstance(x, tuple | list | Mapping):
+                raise invalid(f"{name} is a {type(x).__name__}; give its tensors as arguments of their own")
         self._kinds = _kinds(batch, named)
         self._integers = {n: x.dtype for n, x in _arguments(batch, named).items() if getattr(x, "dtype", None) in _INTEGERS}
         self._tensors, self._modes = _tensors(model), _modes(model)

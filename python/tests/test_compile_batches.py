@@ -1,0 +1,106 @@
+"""remat.compile: what batches may be, and how one call follows another."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch cannot be imported; name a Python that has it in REMAT_TORCH_PYTHON")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import remat  # noqa: E402
+
+B, C = 3, 4
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(1)
+
+
+class Net(nn.Module):
+    """A linear layer, and a buffer, an attribute and a frozen parameter beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.frozen = nn.Linear(C, C), nn.Parameter(torch.randn(B, C), requires_grad=False)
+        self.register_buffer("buffer", torch.randn(B, C))
+        self.attribute = torch.randn(B, C)
+
+    def forward(self, *x):
+        y = self.linear(x[0]) * (self.buffer + self.attribute + self.frozen)[: len(x[0])]
+        return y if len(x) == 1 else F.mse_loss(y * x[1], x[2])
+
+
+def new(rows=B):
+    return torch.randn(rows, C)
+
+
+def agrees(step, model, loss_fn, *batch):
+    """A call has PyTorch's loss and gradients."""
+    peer = copy.deepcopy(model)
+    peer.zero_grad()
+    loss = loss_fn(peer(*batch[:-1]), batch[-1]) if loss_fn else peer(*batch)
+    loss.backward()
+    assert float(step(*batch)) == pytest.approx(loss.item(), rel=1e-5)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        if p.requires_grad:
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("which", ["twice", "view", "buffer", "attribute", "frozen", "weight"])
+def test_arguments_of_one_memory_stay_apart(which):
+    """The example of an autoencoder is (x, x), or the batch is a tensor of the model."""
+    model, x, y = Net(), new(), new()
+    held = model.linear.weight.data[:B] if which == "weight" else getattr(model, which, None)
+    example = {"twice": (x, x), "view": (x, x[:])}.get(which, (held, y))
+    step = remat.compile(model, nn.MSELoss(), example)
+    for batch in ((x, y), (y, x), example):
+        agrees(step, model, nn.MSELoss(), *batch)
+
+
+def test_three_arguments_of_one_memory_stay_apart():
+    model, x = Net(), new()
+    step = remat.compile(model, None, (x, x, x))
+    agrees(step, model, None, new(), new(), new())
+
+
+def test_arguments_of_one_memory_stay_apart_in_later_captures():
+    """Of other sizes, with open axes, and of evaluation mode."""
+    model, loss = Net(), nn.MSELoss()
+    step = remat.compile(model, loss, (new(), new()))
+    for rows in (2, 1):
+        x = new(rows)
+        for batch in ((x, x), (x, new(rows)), (new(rows), x)):
+            agrees(step, model, loss, *batch)
+    model.eval()
+    x = new()
+    for batch in ((x, x), (x, new())):
+        agrees(step, model, loss, *batch)
+
+
+def test_named_arguments_of_one_memory_stay_apart():
+    """As `input_ids=ids, labels=ids`."""
+
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(5, C), nn.Linear(C, 5)
+
+        def forward(self, input_ids, labels):
+            return F.cross_entropy(self.head(self.embedding(input_ids)), labels)
+
+    model, ids = Tokens(), torch.randint(0, 5, (6,))
+    labels = ids.flip(0).index_fill(0, torch.tensor(2), -100)
+    step = remat.compile(model, None, {"input_ids": ids, "labels": ids})
+    assert step(input_ids=ids, labels=labels).item() == pytest.approx(model(ids, labels).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("nested", [lambda x: (x, x), lambda x: [x], lambda x: {"x": x}, lambda x: ()], ids=["tuple", "list", "dict", "empty"])
+def test_tensors_in_containers_are_refused(nested):
+    x = new()
+    with pytest.raises(remat.Error, match=r"argument 1 .*give its tensors as arguments"):
+        remat.compile(Net(), nn.MSELoss(), (nested(x), x))
