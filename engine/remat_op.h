@@ -133,11 +133,12 @@ typedef struct {
     uint64_t scratch_bytes; /* of one such call */
 } remat_cost;
 
-/* A sample that remat_op_check runs. Integer inputs are drawn from [0, bound). */
+/* A sample that remat_op_check runs. Integer inputs are drawn from [0, bound), real ones from both signs. */
 typedef struct {
     const char *name;
     remat_desc x[REMAT_MAX_INPUTS]; /* rank -1: not given */
     bool sequence;                  /* x[0] has a time axis: the check also cuts it into tiles */
+    bool positive;                  /* real inputs are drawn above 0, as a logarithm needs them */
     const void *attr;
 } remat_sample;
 

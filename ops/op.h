@@ -103,7 +103,11 @@ typedef struct {
 } rm_pool_attr;
 typedef struct {
     int64_t axes; /* number of trailing axes to reduce */
+    int64_t sum;  /* 1: their sum, not their mean, else 0 */
 } rm_mean_attr;
+typedef struct {
+    int64_t sum;         /* 1: the sum over time, not the mean, else 0 */
+} rm_over_time_attr; /* default: 0 */
 typedef struct {
     int64_t scale[2], mode; /* scale: height, width; mode: of remat_upsample */
 } rm_upsample_attr;

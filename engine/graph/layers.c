@@ -176,7 +176,11 @@ remat_value remat_avg_pool2d(remat_graph *graph, remat_value x, const int64_t wi
     return add_pool(graph, "avg_pool", x, window, stride, padding);
 }
 remat_value remat_mean(remat_graph *graph, remat_value x, int axes) {
-    rm_mean_attr attr = {axes};
+    rm_mean_attr attr = {axes, 0};
+    return BUILD_WITH(attr, "mean", x.id);
+}
+remat_value remat_sum(remat_graph *graph, remat_value x, int axes) {
+    rm_mean_attr attr = {axes, 1};
     return BUILD_WITH(attr, "mean", x.id);
 }
 remat_value remat_upsample2d(remat_graph *graph, remat_value x, const int64_t scale[2], remat_upsample mode) {
@@ -273,6 +277,9 @@ remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b) {
     if (!is_second(graph, a, b)) return add_broadcast(graph, "sub", a, b);
     return remat_scale(graph, add_broadcast(graph, "sub", b, a), -1);
 }
+remat_value remat_div(remat_graph *graph, remat_value a, remat_value b) {
+    return is_second(graph, a, b) ? remat_mul(graph, a, remat_reciprocal(graph, b)) : add_broadcast(graph, "div", a, b);
+}
 remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sigmoid", x.id); }
 remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
 remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }
@@ -281,6 +288,11 @@ remat_value remat_gelu_tanh(remat_graph *graph, remat_value x) { return BUILD("g
 remat_value remat_silu(remat_graph *graph, remat_value x) { return BUILD("silu", x.id); }
 remat_value remat_exp(remat_graph *graph, remat_value x) { return BUILD("exp", x.id); }
 remat_value remat_softplus(remat_graph *graph, remat_value x) { return BUILD("softplus", x.id); }
+remat_value remat_log(remat_graph *graph, remat_value x) { return BUILD("log", x.id); }
+remat_value remat_sqrt(remat_graph *graph, remat_value x) { return BUILD("sqrt", x.id); }
+remat_value remat_norm_root(remat_graph *graph, remat_value x) { return BUILD("norm_root", x.id); }
+remat_value remat_rsqrt(remat_graph *graph, remat_value x) { return BUILD("rsqrt", x.id); }
+remat_value remat_reciprocal(remat_graph *graph, remat_value x) { return BUILD("reciprocal", x.id); }
 remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high) {
     rm_clamp_attr attr = {low, high, 0};
     return BUILD_WITH(attr, "clamp", x.id);
@@ -312,6 +324,7 @@ remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_
     rm_slice_attr attr = {first, count};
     return BUILD_WITH(attr, "slice", x.id);
 }
+remat_value remat_pick(remat_graph *graph, remat_value x, remat_value index) { return BUILD("pick", x.id, index.id); }
 remat_value remat_as_sequence(remat_graph *graph, remat_value x) { return BUILD("as_sequence", x.id); }
 remat_value remat_reverse(remat_graph *graph, remat_value x) { return BUILD("reverse", x.id); }
 remat_value remat_last_step(remat_graph *graph, remat_value x) { return BUILD("last_step", x.id); }
@@ -319,6 +332,10 @@ remat_value remat_step_at(remat_graph *graph, remat_value x, remat_value index) 
     return BUILD("step_at", x.id, index.id);
 }
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x) { return BUILD("mean_over_time", x.id); }
+remat_value remat_sum_over_time(remat_graph *graph, remat_value x) {
+    rm_over_time_attr attr = {1};
+    return BUILD_WITH(attr, "mean_over_time", x.id);
+}
 remat_value remat_running_max(remat_graph *graph, remat_value x) { return BUILD("running_max", x.id); }
 remat_value remat_max_over_time(remat_graph *graph, remat_value x) {
     return remat_last_step(graph, remat_running_max(graph, x));

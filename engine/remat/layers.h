@@ -195,8 +195,9 @@ remat_value remat_max_pool2d(remat_graph *graph, remat_value x, const int64_t wi
                              REMAT_OPTIONAL const int64_t stride[2], REMAT_OPTIONAL const int64_t padding[2]);
 remat_value remat_avg_pool2d(remat_graph *graph, remat_value x, const int64_t window[2],
                              REMAT_OPTIONAL const int64_t stride[2], REMAT_OPTIONAL const int64_t padding[2]);
-/* The mean over the last `axes` axes, 1 or more. axes = 2: (N,C,H,W) -> (N,C), global average pooling. */
+/* The mean, or the sum, over the last `axes` axes, 1 or more. axes = 2: (N,C,H,W) -> (N,C), global average pooling. */
 remat_value remat_mean(remat_graph *graph, remat_value x, int axes);
+remat_value remat_sum(remat_graph *graph, remat_value x, int axes);
 /* PyTorch's Upsample: x (..,H,W) becomes `scale` times as high and wide. BILINEAR_CORNERS is align_corners=True. */
 typedef enum { REMAT_NEAREST, REMAT_BILINEAR, REMAT_BILINEAR_CORNERS } remat_upsample;
 remat_value remat_upsample2d(remat_graph *graph, remat_value x, const int64_t scale[2], remat_upsample mode);
@@ -262,12 +263,13 @@ remat_value remat_dropout(remat_graph *graph, remat_value x, double probability)
 
 /* ---- Element-wise ------------------------------------------------------------------------------- */
 
-/* a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+/* a + b, a - b, a b, a / b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
  * axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
  * along time. Two sequences must have the same T, B and number of axes. */
 remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
+remat_value remat_div(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_scale(remat_graph *graph, remat_value x, double factor); /* factor x */
 remat_value remat_shift(remat_graph *graph, remat_value x, double amount); /* x + amount */
 /* PyTorch's functions of the same names. */
@@ -279,6 +281,12 @@ remat_value remat_gelu_tanh(remat_graph *graph, remat_value x); /* the tanh appr
 remat_value remat_silu(remat_graph *graph, remat_value x);      /* x sigmoid(x) */
 remat_value remat_exp(remat_graph *graph, remat_value x);
 remat_value remat_softplus(remat_graph *graph, remat_value x); /* log(1 + e^x) */
+remat_value remat_log(remat_graph *graph, remat_value x);
+remat_value remat_sqrt(remat_graph *graph, remat_value x);
+/* sqrt(x) of a sum of squares x, a norm or a standard deviation: the gradient at 0 is 0, as in PyTorch's norm and std. */
+remat_value remat_norm_root(remat_graph *graph, remat_value x);
+remat_value remat_rsqrt(remat_graph *graph, remat_value x); /* 1 / sqrt(x) */
+remat_value remat_reciprocal(remat_graph *graph, remat_value x); /* 1 / x */
 /* min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
  * it on and hardtanh (usually from -1 to 1) does not, as in PyTorch. */
 remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high);
@@ -292,6 +300,9 @@ remat_value remat_concat(remat_graph *graph, const remat_value *x,
  */
 remat_value remat_concat_axis(remat_graph *graph, const remat_value *x, int n, int axis);
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
+/* One column of each row: x (..,C), index i32 (..) -> (..), x[.., index]: PyTorch's gather of a single column. Rows whose index is -1 give 0
+ * and get no gradient. */
+remat_value remat_pick(remat_graph *graph, remat_value x, remat_value index);
 /* Swaps two axes: PyTorch's x.transpose(one, other). The (T,B) of a sequence stay where they are. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other);
 /* The same elements in another shape, without a copy. One dim may be -1: it is computed from the others. `dim`
@@ -310,6 +321,7 @@ remat_value remat_as_sequence(remat_graph *graph, remat_value x);
 remat_value remat_reverse(remat_graph *graph, remat_value x);
 remat_value remat_last_step(remat_graph *graph, remat_value x);      /* (T,B,C) -> (B,C): timestep T-1 */
 remat_value remat_mean_over_time(remat_graph *graph, remat_value x); /* (T,B,C) -> (B,C) */
+remat_value remat_sum_over_time(remat_graph *graph, remat_value x);  /* (T,B,C) -> (B,C) */
 remat_value remat_max_over_time(remat_graph *graph, remat_value x);  /* (T,B,C) -> (B,C): remat_running_max's last step */
 /* y[t] = the maximum of x[0] to x[t], element by element: PyTorch's cummax. remat_step_at of it is the maximum of a row's
  * first timesteps. Of several equal elements the first gets the gradient, as in PyTorch's max over an axis; NaN counts as the

@@ -85,7 +85,8 @@ void rm_op_inputs_make(const rm_op_setup *s, uint64_t seed, rm_op_inputs *out) {
         bool integer = x[i].dtype == REMAT_I32;
         out->x[i] = integer ? integers(count, s->op->bound ? s->op->bound(x, sample_of(s)->attr, i) : 1, &seed)
                             : reals(count, &seed);
-        for (int64_t k = 0; is_buffer(s, i) && k < out->x[i].count; k++) out->x[i].value[k] = fabs(out->x[i].value[k]);
+        bool above = is_buffer(s, i) || sample_of(s)->positive;
+        for (int64_t k = 0; above && k < out->x[i].count; k++) out->x[i].value[k] = fabs(out->x[i].value[k]);
     }
     if (rm_op_infer(s->op, x, sample_of(s)->attr, &y, state)) return;
     out->dy = reals(rm_desc_count(&y), &seed);
@@ -253,7 +254,8 @@ static void tile_scratch(runner *r, remat_call *call, remat_pass pass) {
     r->s->op->cost(x, &call->y.desc, call->attr, pass, &cost);
     const remat_op_device *on = &r->s->op->on[REMAT_ON_CPU];
     bool defined = is_defined(r->s);
-    if (!defined && on->scratch_bytes) cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux, call->threads);
+    if (!defined && on->scratch_bytes)
+        cost.scratch_bytes = on->scratch_bytes(x, call->attr, pass, call->aux, call->threads);
     call->scratch = rm_guard_alloc(&r->memory, cost.scratch_bytes, "scratch");
     if (!defined && on->fixed_bytes)
         call->fixed = rm_guard_alloc(&r->memory, on->fixed_bytes(x, call->attr), "the fixed memory");

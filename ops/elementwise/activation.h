@@ -5,6 +5,7 @@
 
 #include "ops/real.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ops/math/exp.h"
@@ -22,6 +23,7 @@ RM_HD real rm_normal_density(real x) { return (real)0.39894228040143267794 * rm_
 #ifdef RM_REAL_DOUBLE
 RM_HD real rm_exponential(real x) { return exp(x); }
 RM_HD real rm_root(real x) { return sqrt(x); }
+RM_HD real rm_natural_log(real x) { return log(x); }
 RM_HD real rm_log_of_one_and(real e) { return log1p(e); }
 RM_HD real rm_hyperbolic_tangent(real x) { return tanh(x); }
 RM_HD real rm_normal_below(real x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
@@ -33,6 +35,27 @@ RM_HD real rm_exponential(real x) {
 }
 
 RM_HD real rm_root(real x) { return sqrtf(x); }
+
+/* x = 2^n m, sqrt(1/2) <= m < sqrt(2): log x = n ln 2 + log(1 + f), f = m - 1, ln 2 in two parts as in exp.h. With s = f / (2 + f),
+ * log(1 + f) = 2 (s + s^3 / 3 + s^5 / 5 + ..) = f - (h - s (h + r)), where h = f^2 / 2 and r = 2 (s^2 / 3 + s^4 / 5 + ..): f is exact,
+ * and the rest is small beside it. */
+RM_HD real rm_natural_log(real x) {
+    bool tiny = x < 0x1p-126f; /* not normal, 0, or below 0 */
+    real scaled = tiny ? x * 0x1p23f : x, m;
+    uint32_t bits;
+    memcpy(&bits, &scaled, sizeof bits);
+    uint32_t above = bits - 0x3f3504f3u; /* sqrt(1/2) */
+    real n = (real)((int32_t)above >> 23) - (tiny ? 23 : 0);
+    bits = (above & 0x7fffffu) + 0x3f3504f3u;
+    memcpy(&m, &bits, sizeof m);
+    real f = m - 1, s = f / (2 + f), square = s * s, h = 0.5f * f * f;
+    real r =
+        square * (0x1.555556p-1f + square * (0x1.99999ap-2f + square * (0x1.24924ap-2f + square * 0x1.c71c72p-3f)));
+    real y = n * 0x1.62e4p-1f - ((h - (s * (h + r) + n * 0x1.7f7d1cp-20f)) - f);
+    y = x > 0x1.fffffep127f ? x : y; /* infinity */
+    y = x > 0 ? y : x < 0 ? (real)NAN : (real)-INFINITY;
+    return x != x ? x : y;
+}
 
 /* log(1 + e) for 0 <= e <= 1: 2 (t + t^3 / 3 + t^5 / 5 + ..), t = e / (2 + e). */
 RM_HD real rm_log_of_one_and(real e) {

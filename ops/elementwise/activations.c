@@ -18,6 +18,11 @@ static const remat_sample samples[] = {
     {.name = "whole", .x = {RM_SHAPE2(RM_REAL, 3, 11)}},
     {.name = "one element", .x = {RM_SHAPE1(RM_REAL, 1)}},
 };
+static const remat_sample positive_samples[] = {
+    {.name = "sequence", .sequence = true, .positive = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
+    {.name = "whole", .positive = true, .x = {RM_SHAPE2(RM_REAL, 3, 11)}},
+    {.name = "one element", .positive = true, .x = {RM_SHAPE1(RM_REAL, 1)}},
+};
 
 /* The tensor that backward reads, x or y: its place in a call, and its declaration in the descriptor. */
 #define KEPT_x call->x[0].data
@@ -59,7 +64,7 @@ static void run_backward(const remat_call *call, rm_activation which, const floa
     { .forward = run_forward_##op, .backward = run_backward_##op }
 #endif
 
-#define ACTIVATION(op, formula, reads, derivative, forward_flops, backward_flops, is_cheap, text)                      \
+#define ACTIVATION(op, formula, reads, derivative, forward_flops, backward_flops, is_cheap, is_positive, text)         \
     static remat_status infer_##op(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {          \
         (void)attr, (void)state;                                                                                       \
         return infer(#op, x, y);                                                                                       \
@@ -97,7 +102,7 @@ static void run_backward(const remat_call *call, rm_activation which, const floa
         .define_backward = backward_##op,                                                                              \
         .on = {KERNELS(op), RM_CUDA_KERNELS(op)},                                                                      \
         .cheap = is_cheap,                                                                                             \
-        .samples = samples,                                                                                            \
+        .samples = is_positive ? positive_samples : samples,                                                           \
         .n_samples = sizeof samples / sizeof *samples,                                                                 \
     };
 #include "ops/elementwise/activations.def"

@@ -16,7 +16,7 @@ static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, a + b);
 
 /* y = a + b: both gradients are dy. */
 static void backward(const remat_call *call) {
-    for (int operand = 0; operand < 2; operand++) rm_broadcast_gradient(call, operand, NULL, 1);
+    for (int operand = 0; operand < 2; operand++) rm_broadcast_gradient(call, operand, (rm_broadcast_slope){.sign = 1});
 }
 
 const remat_op RM_OP(add) = {

@@ -1,4 +1,4 @@
-/* broadcast.cuh: the CUDA kernels of the ops add, sub and mul (broadcast.h): a thread per element of y, and of the gradient
+/* broadcast.cuh: the CUDA kernels of the ops add, sub, mul and div (broadcast.h): a thread per element of y, and of the gradient
  * of an operand that is not repeated, or for four if both operands have the shape of y; a block per element of a gradient that is a
  * sum. */
 #ifndef RM_BROADCAST_CUH
@@ -44,16 +44,23 @@ static inline rm_broadcast broadcast_of(const remat_call *call, const remat_desc
     return rm_broadcast_of(x, y);
 }
 
-/* The element of the other operand that meets element e of y; 1 if `factor` is NULL. */
-static __device__ float factor_of(const rm_broadcast &s, int operand, int64_t e, const float *factor) {
+/* dy / f or dy f, with f the element of the other operand that meets element e of y; dy alone if there is no other. */
+template <typename number>
+static __device__ number term_of(const rm_broadcast &s, int operand, int64_t e, const float *dy,
+                                 const rm_broadcast_slope &slope) {
     int64_t at[2];
     rm_broadcast_at(&s, e, at);
-    return factor ? factor[at[!operand]] : 1;
+    if (!slope.other) return dy[e];
+    number f = ((const float *)slope.other)[at[!operand]];
+    return slope.divides ? (number)dy[e] / f : (number)dy[e] * f;
 }
 
-static __global__ void gradient(rm_broadcast s, int operand, const float *dy, const float *factor, float sign,
-                                float *dx) {
-    RM_EACH(i, s.count) dx[i] = sign * dy[i] * factor_of(s, operand, i, factor);
+static __global__ void gradient(rm_broadcast s, int operand, rm_broadcast_slope slope, const float *dy, float *dx) {
+    const float *own = (const float *)slope.own;
+    RM_EACH(i, s.count) {
+        float d = (float)slope.sign * term_of<float>(s, operand, i, dy, slope);
+        dx[i] = own ? d / own[i] / own[i] : d;
+    }
 }
 
 static __global__ void gradient_plain(int64_t n, const float *dy, const float *factor, float sign, float *dx) {
@@ -65,8 +72,9 @@ static __global__ void gradient_plain(int64_t n, const float *dy, const float *f
 
 /* Block e sums the terms of element e of the operand: those with its place along the axes that it has, and any along the
  * others. */
-static __global__ void summed_gradient(rm_broadcast s, int operand, int64_t terms, const float *dy, const float *factor,
-                                       float sign, bool add, float *dx) {
+static __global__ void summed_gradient(rm_broadcast s, int operand, int64_t terms, rm_broadcast_slope slope,
+                                       const float *dy, bool add, float *dx) {
+    const float *own = (const float *)slope.own;
     double sum = 0;
     for (int64_t k = threadIdx.x; k < terms; k += blockDim.x) {
         int64_t mine = blockIdx.x, other = k, e = 0, step = 1;
@@ -74,26 +82,29 @@ static __global__ void summed_gradient(rm_broadcast s, int operand, int64_t term
             int64_t *from = s.stride[operand][d] ? &mine : &other;
             e += *from % s.dim[d] * step, *from /= s.dim[d], step *= s.dim[d];
         }
-        sum += (double)dy[e] * (double)factor_of(s, operand, e, factor);
+        sum += term_of<double>(s, operand, e, dy, slope);
     }
     sum = rm_block_sum(sum);
-    if (threadIdx.x == 0) dx[blockIdx.x] = (add ? dx[blockIdx.x] : 0) + sign * (float)sum;
+    if (threadIdx.x > 0) return;
+    if (own) sum = sum / own[blockIdx.x] / own[blockIdx.x];
+    dx[blockIdx.x] = (add ? dx[blockIdx.x] : 0) + (float)slope.sign * (float)sum;
 }
 
-static inline void launch_gradient(const remat_call *call, int operand, const void *factor, float sign) {
+static inline void launch_gradient(const remat_call *call, int operand, rm_broadcast_slope slope) {
     const rm_broadcast s = broadcast_of(call, &call->dy.desc);
     const int input = operand ? second_of(call) : A;
-    const float *dy = (const float *)call->dy.data, *other = (const float *)factor;
+    const float *dy = (const float *)call->dy.data;
     float *dx = (float *)call->dx[input].data;
     int64_t count = rm_desc_count(&call->x[input].desc);
     if (!dx) return;
     if (rm_broadcast_repeats(&s, operand) || input == SHARED)
-        RM_LAUNCH_TOGETHER(summed_gradient, count, RM_SUM_THREADS, call->queue, s, operand, s.count / count, dy, other,
-                           sign, input == SHARED, dx);
-    else if (is_plain(s))
-        RM_LAUNCH_FOURS(gradient_plain, s.count, call->queue, s.count, dy, other, sign, dx);
+        RM_LAUNCH_TOGETHER(summed_gradient, count, RM_SUM_THREADS, call->queue, s, operand, s.count / count, slope, dy,
+                           input == SHARED, dx);
+    else if (is_plain(s) && !slope.divides && !slope.own)
+        RM_LAUNCH_FOURS(gradient_plain, s.count, call->queue, s.count, dy, (const float *)slope.other,
+                        (float)slope.sign, dx);
     else
-        RM_LAUNCH_EACH(gradient, s.count, call->queue, s, operand, dy, other, sign, dx);
+        RM_LAUNCH_EACH(gradient, s.count, call->queue, s, operand, slope, dy, dx);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* broadcast.h: NumPy's broadcasting for the ops add, sub and mul, on the CPU and CUDA. Axes are aligned from the last; where
+/* broadcast.h: NumPy's broadcasting for the ops add, sub, mul and div, on the CPU and CUDA. Axes are aligned from the last; where
  * one operand has 1, or no axis, its elements are repeated, and its gradient is a sum.
  *
  * The second operand is x[B] if it is a sequence exactly if x[A] is one, and x[SHARED] if it is static and x[A] a sequence:
@@ -61,6 +61,14 @@ static inline rm_broadcast rm_broadcast_of(const remat_desc *x, const remat_desc
     }
     return s;
 }
+
+/* The gradient of an operand: the sum, over the elements of y that its element is part of, of sign dy, times or divided by the
+ * element of the other operand; then divided twice by the operand's own element. NULL: without that factor. */
+typedef struct {
+    double sign;
+    const void *other, *own; /* real */
+    bool divides;            /* by `other` */
+} rm_broadcast_slope;
 
 #ifndef __cplusplus
 #include "ops/shape.h"
@@ -161,20 +169,34 @@ static inline rm_broadcast rm_broadcast_of_call(const remat_call *call) {
 
 /* ---- Gradients ---------------------------------------------------------------------------------------------------- */
 
-/* sums += the products of one row, for an operand that is `along` the row or not. */
-static inline void rm_broadcast_sum_row(const rm_broadcast_row *r, int operand, const real *dy, const real *factor,
-                                        double *sums) {
+/* sums += the terms of one row, for an operand that is `along` the row or not. */
+static inline void rm_broadcast_sum_row(const rm_broadcast_row *r, int operand, const real *dy,
+                                        rm_broadcast_slope slope, double *sums) {
     const int64_t along = r->stride[operand], step = r->stride[!operand];
-    const real *f = factor ? factor + r->at[!operand] : NULL;
+    const real *f = slope.other ? (const real *)slope.other + r->at[!operand] : NULL;
     double *to = sums + r->at[operand];
-    for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] * (f ? (double)f[i * step] : 1);
+    if (slope.divides)
+        for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] / (double)f[i * step];
+    else
+        for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] * (f ? (double)f[i * step] : 1);
 }
 
-/* The gradient of one operand: the sum, over the elements of y that its element is part of, of sign dy, times the other
- * operand, `factor`, unless that is NULL. A fixed order: row by row, in double. */
-static inline void rm_broadcast_gradient(const remat_call *call, int operand, const real *factor, real sign) {
+static inline void rm_broadcast_gradient_row(const rm_broadcast_row *r, int operand, const real *dy,
+                                             rm_broadcast_slope slope, real *dx) {
+    const int64_t step = r->stride[!operand];
+    const real *f = slope.other ? (const real *)slope.other + r->at[!operand] : NULL, sign = (real)slope.sign;
+    const real *own = slope.own;
+    if (slope.divides)
+        for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = sign * dy[r->y + i] / f[i * step];
+    else
+        for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = sign * dy[r->y + i] * (f ? f[i * step] : 1);
+    for (int64_t i = 0; own && i < r->count; i++) dx[r->y + i] = dx[r->y + i] / own[r->y + i] / own[r->y + i];
+}
+
+/* The gradient of one operand. A fixed order: row by row, in double. */
+static inline void rm_broadcast_gradient(const remat_call *call, int operand, rm_broadcast_slope slope) {
     const int input = operand ? rm_broadcast_second(call) : A;
-    const real *dy = call->dy.data;
+    const real *dy = call->dy.data, *own = slope.own;
     real *dx = call->dx[input].data;
     double *sums = call->scratch;
     if (!dx) return;
@@ -184,18 +206,19 @@ static inline void rm_broadcast_gradient(const remat_call *call, int operand, co
         RM_PARALLEL_FOR(
             call->threads, s.count > RM_PARALLEL_MIN, for (int64_t item = 0; item < items; item++) {
                 const rm_broadcast_row r = rm_broadcast_item(&s, item);
-                const real *f = factor ? factor + r.at[!operand] : NULL;
-                const int64_t step = r.stride[!operand];
-                for (int64_t i = 0; i < r.count; i++) dx[r.y + i] = sign * dy[r.y + i] * (f ? f[i * step] : 1);
+                rm_broadcast_gradient_row(&r, operand, dy, slope, dx);
             });
         return;
     }
     for (int64_t i = 0; i < count; i++) sums[i] = 0;
     for (int64_t item = 0; item < items; item++) {
         const rm_broadcast_row r = rm_broadcast_item(&s, item);
-        rm_broadcast_sum_row(&r, operand, dy, factor, sums);
+        rm_broadcast_sum_row(&r, operand, dy, slope, sums);
     }
-    for (int64_t i = 0; i < count; i++) dx[i] = (input == SHARED ? dx[i] : 0) + sign * (real)sums[i];
+    for (int64_t i = 0; i < count; i++) {
+        const double sum = own ? sums[i] / own[i] / own[i] : sums[i];
+        dx[i] = (input == SHARED ? dx[i] : 0) + (real)slope.sign * (real)sum;
+    }
 }
 
 /* ---- Samples and the descriptor's common part --------------------------------------------------------------------- */

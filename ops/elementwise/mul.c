@@ -15,8 +15,8 @@ static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, a * b);
 
 /* y = a b */
 static void backward(const remat_call *call) {
-    rm_broadcast_gradient(call, 0, call->x[rm_broadcast_second(call)].data, 1);
-    rm_broadcast_gradient(call, 1, call->x[A].data, 1);
+    rm_broadcast_gradient(call, 0, (rm_broadcast_slope){1, .other = call->x[rm_broadcast_second(call)].data});
+    rm_broadcast_gradient(call, 1, (rm_broadcast_slope){1, .other = call->x[A].data});
 }
 
 const remat_op RM_OP(mul) = {

@@ -15,8 +15,8 @@ static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, a - b);
 
 /* y = a - b */
 static void backward(const remat_call *call) {
-    rm_broadcast_gradient(call, 0, NULL, 1);
-    rm_broadcast_gradient(call, 1, NULL, -1);
+    rm_broadcast_gradient(call, 0, (rm_broadcast_slope){.sign = 1});
+    rm_broadcast_gradient(call, 1, (rm_broadcast_slope){.sign = -1});
 }
 
 const remat_op RM_OP(sub) = {

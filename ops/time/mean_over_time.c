@@ -1,4 +1,4 @@
-/* mean_over_time.c: the op `mean_over_time`. Each tile computes its share of the mean; the engine adds the shares. */
+/* mean_over_time.c: the op `mean_over_time`: a mean or a sum. Each tile computes its share; the engine adds the shares. */
 #include "ops/real.h"
 
 #include "ops/op.h"
@@ -18,19 +18,25 @@ static void cost(const remat_desc *x, const remat_desc *y, const void *attr, rem
     out->moved_bytes += (double)rm_desc_bytes(y);
 }
 
-/* Threads divide the columns; each column is summed in the order of time. */
+static double divisor(const remat_call *call) {
+    const rm_over_time_attr *a = call->attr;
+    return a && a->sum ? 1 : (double)call->t_total;
+}
+
+/* Threads divide the columns; each column is summed in the order of time, in double, since it may be a loss. */
 static void forward(const remat_call *call) {
     enum { WIDTH = 64 };
     const real *x = call->x[0].data; /* (tau,width) */
     real *y = call->y.data;          /* (width)     */
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->y.desc);
+    const double by = divisor(call);
     RM_PARALLEL_FOR(
         call->threads, steps * width > RM_PARALLEL_MIN, for (int64_t from = 0; from < width; from += WIDTH) {
             int64_t n = width - from < WIDTH ? width - from : WIDTH;
-            real sum[WIDTH] = {0};
+            double sum[WIDTH] = {0};
             for (int64_t t = 0; t < steps; t++)
                 for (int64_t i = 0; i < n; i++) sum[i] += x[t * width + from + i];
-            for (int64_t i = 0; i < n; i++) y[from + i] = sum[i] / (real)call->t_total;
+            for (int64_t i = 0; i < n; i++) y[from + i] = (real)(sum[i] / by);
         });
 }
 
@@ -38,14 +44,16 @@ static void backward(const remat_call *call) {
     const real *dy = call->dy.data;
     real *dx = call->dx[0].data;
     int64_t steps = call->x[0].desc.dim[0], width = rm_desc_count(&call->dy.desc);
+    const real by = (real)divisor(call);
     if (!dx) return;
     RM_PARALLEL_FOR(call->threads, steps * width > RM_PARALLEL_MIN,
                     for (int64_t t = 0; t < steps; t++) /* y = sum over t of x[t] / T */
-                    for (int64_t i = 0; i < width; i++) dx[t * width + i] = dy[i] / (real)call->t_total;);
+                    for (int64_t i = 0; i < width; i++) dx[t * width + i] = dy[i] / by;);
 }
 
 static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}},
+    {.name = "sums", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7)}, .attr = &(rm_over_time_attr){1}},
     {.name = "one timestep", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 1, 3, 2)}},
     {.name = "no features", .sequence = true, .x = {RM_SHAPE2(RM_REAL, 9, 70)}},
 };
@@ -53,8 +61,9 @@ static const remat_sample samples[] = {
 const remat_op RM_OP(mean_over_time) = {
     .struct_bytes = sizeof(remat_op),
     .name = "mean_over_time",
-    .doc = "y (B,..) = mean over t of x[t], x (T,B,..)",
+    .doc = "y (B,..) = mean or sum over t of x[t], x (T,B,..)",
     .n_in = 1,
+    .attr_bytes = sizeof(rm_over_time_attr),
     .time = REMAT_TIME_SUM,
     .infer = infer,
     .cost = cost,

@@ -872,11 +872,13 @@ class remat_sample(c.Structure):
     name: _Text
     x: _Any
     sequence: _Flag
+    positive: _Flag
     attr: _Address
     _fields_ = [
         ("name", c.c_char_p),
         ("x", remat_desc * 12),
         ("sequence", c.c_bool),
+        ("positive", c.c_bool),
         ("attr", c.c_void_p),
     ]
 
@@ -1041,6 +1043,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_max_pool2d": (remat_value, [c.c_void_p, remat_value, c.POINTER(c.c_int64), c.POINTER(c.c_int64), c.POINTER(c.c_int64)]),
     "remat_avg_pool2d": (remat_value, [c.c_void_p, remat_value, c.POINTER(c.c_int64), c.POINTER(c.c_int64), c.POINTER(c.c_int64)]),
     "remat_mean": (remat_value, [c.c_void_p, remat_value, c.c_int]),
+    "remat_sum": (remat_value, [c.c_void_p, remat_value, c.c_int]),
     "remat_upsample2d": (remat_value, [c.c_void_p, remat_value, c.POINTER(c.c_int64), c.c_int]),
     "remat_pad2d": (remat_value, [c.c_void_p, remat_value, c.POINTER(c.c_int64), c.POINTER(c.c_int64)]),
     "remat_layer_norm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, c.c_double]),
@@ -1059,6 +1062,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_add": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_sub": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_mul": (remat_value, [c.c_void_p, remat_value, remat_value]),
+    "remat_div": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_scale": (remat_value, [c.c_void_p, remat_value, c.c_double]),
     "remat_shift": (remat_value, [c.c_void_p, remat_value, c.c_double]),
     "remat_sigmoid": (remat_value, [c.c_void_p, remat_value]),
@@ -1069,17 +1073,24 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_silu": (remat_value, [c.c_void_p, remat_value]),
     "remat_exp": (remat_value, [c.c_void_p, remat_value]),
     "remat_softplus": (remat_value, [c.c_void_p, remat_value]),
+    "remat_log": (remat_value, [c.c_void_p, remat_value]),
+    "remat_sqrt": (remat_value, [c.c_void_p, remat_value]),
+    "remat_norm_root": (remat_value, [c.c_void_p, remat_value]),
+    "remat_rsqrt": (remat_value, [c.c_void_p, remat_value]),
+    "remat_reciprocal": (remat_value, [c.c_void_p, remat_value]),
     "remat_clamp": (remat_value, [c.c_void_p, remat_value, c.c_double, c.c_double]),
     "remat_hardtanh": (remat_value, [c.c_void_p, remat_value, c.c_double, c.c_double]),
     "remat_concat": (remat_value, [c.c_void_p, c.POINTER(remat_value), c.c_int]),
     "remat_concat_axis": (remat_value, [c.c_void_p, c.POINTER(remat_value), c.c_int, c.c_int]),
     "remat_slice": (remat_value, [c.c_void_p, remat_value, c.c_int64, c.c_int64]),
+    "remat_pick": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_transpose": (remat_value, [c.c_void_p, remat_value, c.c_int, c.c_int]),
     "remat_reshape": (remat_value, [c.c_void_p, remat_value, c.c_int, c.POINTER(c.c_int64)]),
     "remat_as_sequence": (remat_value, [c.c_void_p, remat_value]),
     "remat_reverse": (remat_value, [c.c_void_p, remat_value]),
     "remat_last_step": (remat_value, [c.c_void_p, remat_value]),
     "remat_mean_over_time": (remat_value, [c.c_void_p, remat_value]),
+    "remat_sum_over_time": (remat_value, [c.c_void_p, remat_value]),
     "remat_max_over_time": (remat_value, [c.c_void_p, remat_value]),
     "remat_running_max": (remat_value, [c.c_void_p, remat_value]),
     "remat_step_at": (remat_value, [c.c_void_p, remat_value, remat_value]),

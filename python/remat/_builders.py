@@ -250,8 +250,12 @@ class Builders:
         return self._build("avg_pool2d", x, window, stride, padding)
 
     def mean(self, x: Value, axes: int) -> Value:
-        """The mean over the last `axes` axes, 1 or more. axes = 2: (N,C,H,W) -> (N,C), global average pooling."""
+        """The mean, or the sum, over the last `axes` axes, 1 or more. axes = 2: (N,C,H,W) -> (N,C), global average pooling."""
         return self._build("mean", x, axes)
+
+    def sum(self, x: Value, axes: int) -> Value:
+        """The mean, or the sum, over the last `axes` axes, 1 or more. axes = 2: (N,C,H,W) -> (N,C), global average pooling."""
+        return self._build("sum", x, axes)
 
     def upsample2d(self, x: Value, scale: int | Sequence[int], mode: Literal["nearest", "bilinear", "bilinear_corners"]) -> Value:
         """PyTorch's Upsample: x (..,H,W) becomes `scale` times as high and wide. BILINEAR_CORNERS is align_corners=True."""
@@ -336,22 +340,28 @@ class Builders:
         return self._build("dropout", x, probability)
 
     def add(self, a: Value, b: Value) -> Value:
-        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        """a + b, a - b, a b, a / b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
         axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
         along time. Two sequences must have the same T, B and number of axes."""
         return self._build("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
-        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        """a + b, a - b, a b, a / b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
         axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
         along time. Two sequences must have the same T, B and number of axes."""
         return self._build("sub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
-        """a + b, a - b, a b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        """a + b, a - b, a b, a / b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
         axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
         along time. Two sequences must have the same T, B and number of axes."""
         return self._build("mul", a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """a + b, a - b, a b, a / b. Shapes broadcast by NumPy's rules: axes are aligned from the last, and a value repeats along an
+        axis where it has length 1 or no axis. A static value (C), (B,C) or (1,B,C) broadcasts over a sequence (T,B,..)
+        along time. Two sequences must have the same T, B and number of axes."""
+        return self._build("div", a, b)
 
     def scale(self, x: Value, factor: float) -> Value:
         """factor x"""
@@ -393,6 +403,26 @@ class Builders:
         """log(1 + e^x)"""
         return self._build("softplus", x)
 
+    def log(self, x: Value) -> Value:
+        """log(1 + e^x)"""
+        return self._build("log", x)
+
+    def sqrt(self, x: Value) -> Value:
+        """log(1 + e^x)"""
+        return self._build("sqrt", x)
+
+    def norm_root(self, x: Value) -> Value:
+        """sqrt(x) of a sum of squares x, a norm or a standard deviation: the gradient at 0 is 0, as in PyTorch's norm and std."""
+        return self._build("norm_root", x)
+
+    def rsqrt(self, x: Value) -> Value:
+        """1 / sqrt(x)"""
+        return self._build("rsqrt", x)
+
+    def reciprocal(self, x: Value) -> Value:
+        """1 / x"""
+        return self._build("reciprocal", x)
+
     def clamp(self, x: Value, low: float, high: float) -> Value:
         """min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
         it on and hardtanh (usually from -1 to 1) does not, as in PyTorch."""
@@ -414,6 +444,11 @@ class Builders:
     def slice(self, x: Value, first: int, count: int) -> Value:
         """(..,C) -> (..,count)"""
         return self._build("slice", x, first, count)
+
+    def pick(self, x: Value, index: Value) -> Value:
+        """One column of each row: x (..,C), index i32 (..) -> (..), x[.., index]: PyTorch's gather of a single column. Rows whose index is -1 give 0
+        and get no gradient."""
+        return self._build("pick", x, index)
 
     def transpose(self, x: Value, one: int, other: int) -> Value:
         """Swaps two axes: PyTorch's x.transpose(one, other). The (T,B) of a sequence stay where they are."""
@@ -443,6 +478,10 @@ class Builders:
     def mean_over_time(self, x: Value) -> Value:
         """(T,B,C) -> (B,C)"""
         return self._build("mean_over_time", x)
+
+    def sum_over_time(self, x: Value) -> Value:
+        """(T,B,C) -> (B,C)"""
+        return self._build("sum_over_time", x)
 
     def max_over_time(self, x: Value) -> Value:
         """(T,B,C) -> (B,C): running_max's last step"""

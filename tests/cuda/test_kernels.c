@@ -161,7 +161,7 @@ END_TEST
 START_TEST(some_ops_have_the_bits_of_the_cpu) {
     static const char *const name[] = {"dropout",   "embedding",      "add",    "mul",   "scale",   "relu",
                                        "last_step", "mean_over_time", "concat", "slice", "reverse", "step_at",
-                                       "running_max"};
+                                       "running_max", "pick"};
     const remat_op *cpu = rm_op_find(name[_i]);
     remat_op cuda = emulated(cpu);
     for (int sample = 0; sample < cpu->n_samples; sample++)
@@ -634,7 +634,7 @@ int main(void) {
     tcase_add_loop_test(ops, bits_do_not_depend_on_the_order_of_threads, 0, rm_n_ops);
     tcase_add_loop_test(ops, convolutions_are_computed_in_parts, 0, 2);
     tcase_add_loop_test(ops, attention_is_computed_in_parts, 0, 2);
-    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 13);
+    tcase_add_loop_test(ops, some_ops_have_the_bits_of_the_cpu, 0, 14);
     tcase_add_loop_test(ops, embedding_gradients_add_rows_in_order, 0, 5);
     tcase_add_loop_test(ops, every_shape_is_rebuilt, 0, 2);
     tcase_add_loop_test(ops, recording_keys_contain_all_dependencies, 0, 4 * CELLS);

@@ -22,7 +22,7 @@ static const rm_rms_norm_attr rms = {1e-5};
 static const rm_group_norm_attr groups = {1e-5, 2, 1};
 static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0, 0}, batch_relu = {0.1, 1e-5, 1, 0, 1};
 static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
-static const rm_mean_attr all_of_row = {1};
+static const rm_mean_attr all_of_row = {1, 0};
 static const rm_dice_attr joint = {1, -1}, ignores = {0, 1};
 static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}}, overlapping = {{3, 3}, {2, 2}, {1, 1}};
 

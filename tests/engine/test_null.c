@@ -218,6 +218,13 @@ static char text[REMAT_DESC_TEXT];
     X(remat_biased_attention(NULL, none, none, none, 1, false, none, none, 0.1).id == 0)                               \
     X(remat_exp(NULL, none).id == 0)                                                                                   \
     X(remat_softplus(NULL, none).id == 0)                                                                              \
+    X(remat_log(NULL, none).id == 0)                                                                                   \
+    X(remat_sqrt(NULL, none).id == 0)                                                                                  \
+    X(remat_norm_root(NULL, none).id == 0)                                                                             \
+    X(remat_rsqrt(NULL, none).id == 0)                                                                                 \
+    X(remat_reciprocal(NULL, none).id == 0)                                                                            \
+    X(remat_div(NULL, none, none).id == 0)                                                                             \
+    X(remat_pick(NULL, none, none).id == 0)                                                                            \
     X(remat_clamp(NULL, none, 0, 1).id == 0)                                                                           \
     X(remat_hardtanh(NULL, none, 0, 1).id == 0)                                                                        \
     X(remat_slice(NULL, none, 0, 1).id == 0)                                                                           \
@@ -227,6 +234,8 @@ static char text[REMAT_DESC_TEXT];
     X(remat_final_state(NULL, none, 0).id == 0)                                                                        \
     X(remat_last_step(NULL, none).id == 0)                                                                             \
     X(remat_mean_over_time(NULL, none).id == 0)                                                                        \
+    X(remat_sum_over_time(NULL, none).id == 0)                                                                         \
+    X(remat_sum(NULL, none, 1).id == 0)                                                                                \
     X(remat_max_over_time(NULL, none).id == 0)                                                                         \
     X(remat_running_max(NULL, none).id == 0)                                                                           \
     X(remat_softmax_cross_entropy(NULL, none, none).id == 0)                                                           \

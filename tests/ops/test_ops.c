@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 START_TEST(op_keeps_its_promises) {
     const remat_op *op = rm_ops[_i], *op_f64 = rm_op_find_f64(op->name);
@@ -73,6 +74,56 @@ START_TEST(unary_ops_have_known_values) {
     CLOSE(dx, 1.0);
     CLOSE(y_of("scale", &(rm_scale_attr){-3, 0}, t, none, none, &dx, 1), 1.5);
     CLOSE(dx, -3.0);
+    CLOSE(y_of("reciprocal", NULL, t, none, none, &dx, 1), -2.0);
+    CLOSE(dx, -4.0);
+    x[0] = 0.0625, x[1] = 0;
+    CLOSE(y_of("log", NULL, t, none, none, &dx, 0), -2.772588722239781);
+    CLOSE(dx, 16.0);
+    CLOSE(y_of("sqrt", NULL, t, none, none, &dx, 0), 0.25);
+    CLOSE(dx, 2.0);
+    CLOSE(y_of("rsqrt", NULL, t, none, none, &dx, 0), 4.0);
+    CLOSE(dx, -32.0);
+    CLOSE(y_of("norm_root", NULL, t, none, none, &dx, 0), 0.25);
+    CLOSE(dx, 2.0);
+    CLOSE(y_of("norm_root", NULL, t, none, none, &dx, 1), 0.0);
+    CLOSE(dx, 0.0);
+    y_of("sqrt", NULL, t, none, none, &dx, 1);
+    ck_assert(isinf(dx));
+}
+END_TEST
+
+START_TEST(logarithms_are_within_two_ulp) {
+    static const float corners[] = {INFINITY, 0, -0.0f, -1, -INFINITY, NAN, 1, 0x1p-149f, 0x1.fffffep127f, 0x1p-126f};
+    enum { CORNERS = sizeof corners / sizeof *corners, COUNT = 1 << 16 };
+    static float x[COUNT], y[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++) {
+        uint32_t bits = i % 4 ? i * 32771u % 0x7f800000u : 0x3f800000u - (1u << 14) + i; /* all sizes; near 1 */
+        memcpy(&x[i], &bits, sizeof bits);
+        if (i < CORNERS) x[i] = corners[i];
+    }
+    rm_cell_kernels_get()->activation[RM_ACTIVATION_log].forward(x, y, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        const double exact = log((double)x[i]), ulp = nextafterf((float)fabs(exact), INFINITY) - (float)fabs(exact);
+        const bool same = isnan(exact) ? isnan(y[i]) : isinf(exact) ? y[i] == exact : fabs(y[i] - exact) <= 2 * ulp;
+        ck_assert_msg(same, "log(%a) is %a, not %a", (double)x[i], (double)y[i], exact);
+    }
+}
+END_TEST
+
+START_TEST(quotients_and_picked_columns_have_known_values) {
+    double a[4] = {1, -2, 3, 0.5}, b[2] = {4, -0.5}, dx;
+    int32_t chosen[2] = {1, -1};
+    remat_tensor left = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 2}), a};
+    remat_tensor right = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 1}), b};
+    remat_tensor index = {rm_desc_make(REMAT_I32, 1, (int64_t[]){2}), chosen};
+    CLOSE(y_of("div", NULL, left, right, none, &dx, 2), -6.0);
+    CLOSE(dx, -2.0);
+    CLOSE(y_of("pick", NULL, left, index, none, &dx, 0), -2.0);
+    CLOSE(dx, 0.0);
+    CLOSE(y_of("pick", NULL, left, index, none, &dx, 1), 0.0); /* the second row has none */
+    CLOSE(dx, 1.0);
+    y_of("pick", NULL, left, index, none, &dx, 3);
+    CLOSE(dx, 0.0);
 }
 END_TEST
 
@@ -331,6 +382,8 @@ int main(void) {
     tcase_add_loop_test(promises, cells_keep_their_promises_with_every_instruction_set, 0, rm_n_ops * RM_CELL_BF16);
     tcase_add_test(promises, op_list_is_in_order);
     tcase_add_test(numbers, unary_ops_have_known_values);
+    tcase_add_test(numbers, logarithms_are_within_two_ulp);
+    tcase_add_test(numbers, quotients_and_picked_columns_have_known_values);
     tcase_add_test(numbers, columns_have_known_values);
     tcase_add_test(numbers, time_is_reversed);
     tcase_add_loop_test(numbers, minimal_cells_have_known_values, 0, 2);

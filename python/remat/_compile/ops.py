@@ -274,12 +274,11 @@ def scaled(t: Translator, x: Any, factor: float) -> Tensor:
 
 @op("div", "true_divide")
 def div(t: Translator, self: Any, other: Any, rounding_mode: Any = None) -> Any:
-    n = number(other)
-    if isinstance(other, Data | torch.Tensor) and n is None and not isinstance(other, torch.nn.Parameter) and not rounding_mode:
-        return mul(t, self, of_mask(other, "reciprocal", torch.float32, lambda x: 1 / x.float()))
-    if n is None or rounding_mode:
-        raise Refused("only a division by a number, or by numbers of the batch, is supported")
-    return mul(t, self, 1 / n)
+    if rounding_mode:
+        raise Refused("a division that rounds; only of integers of the batch")
+    if (n := number(other)) is not None:
+        return mul(t, self, 1 / n)
+    return t.broadcast(t.graph.div, promoted(self), promoted(other))
 
 
 @op("neg")
@@ -287,10 +286,15 @@ def neg(t: Translator, self: Any) -> Any:
     return mul(t, self, -1)
 
 
+POWERS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+
 @op("pow", "square")
 def power(t: Translator, self: Any, exponent: Any = 2) -> Any:
-    if number(exponent) not in (1, 2, 3, 4):
-        raise Refused(f"a power of {exponent}; only 1 to 4 are supported")
+    if (n := number(exponent)) in POWERS:
+        return unary(t, self, getattr(t.graph, POWERS[n]))
+    if n not in (1, 2, 3, 4):
+        raise Refused(f"a power of {exponent}; only 1 to 4, 0.5, -0.5 and -1 are supported")
     out = self
     for _ in range(int(exponent) - 1):
         out = mul(t, out, self)
@@ -320,6 +324,36 @@ def tanh(t: Translator, self: Any) -> Any:
 @op("exp")
 def exp(t: Translator, self: Any) -> Any:
     return unary(t, self, t.graph.exp)
+
+
+@op("log")
+def log(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.log)
+
+
+@op("log2")
+def log2(t: Translator, self: Any) -> Any:
+    return scaled(t, log(t, self), 1 / math.log(2))
+
+
+@op("log10")
+def log10(t: Translator, self: Any) -> Any:
+    return scaled(t, log(t, self), 1 / math.log(10))
+
+
+@op("sqrt")
+def sqrt(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.sqrt)
+
+
+@op("rsqrt")
+def rsqrt(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.rsqrt)
+
+
+@op("reciprocal")
+def reciprocal(t: Translator, self: Any) -> Any:
+    return unary(t, self, t.graph.reciprocal)
 
 
 @op("silu")
@@ -413,8 +447,20 @@ def relu6(t: Translator, self: Any) -> Any:
     return hardtanh(t, self, 0, 6)
 
 
+@op("clamp_min")
+def clamp_min(t: Translator, self: Any, min: Any) -> Any:
+    return clamp(t, self, min)
+
+
+@op("clamp_max")
+def clamp_max(t: Translator, self: Any, max: Any) -> Any:
+    return clamp(t, self, None, max)
+
+
 @op("clamp")
 def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
+    if any(x is not None and number(x) is None for x in (min, max)):
+        raise Refused("bounds that are tensors; give numbers")
     bounds = (-math.inf if min is None else min, math.inf if max is None else max)
     return unary(t, self, t.graph.clamp if clamp_passes_at_its_bounds() else t.graph.hardtanh, *bounds)
 
@@ -468,7 +514,7 @@ def embedding(t: Translator, weight: Any, indices: Any, padding_idx: int = -1, *
     made = Tensor(value, [*x.axes, width], [*x.dims, width], x.sequence)
     if padding_idx < 0 or t.freeze_row(weight, padding_idx):
         return made
-    padding = of_mask(indices, "padding", torch.bool, lambda x: x == padding_idx)
+    padding = of_mask(indices, f"padding.{padding_idx}", torch.bool, lambda x: x == padding_idx)
     return where(t, unsqueeze(t, padding, -1), t.fixed_row(weight, padding_idx), made)
 
 
@@ -656,6 +702,7 @@ def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
 
 
 def of_mask(mask: Any, label: str, dtype: Any, function: Any) -> Any:
+    """function of a mask, element by element. The label says what it computes: two with one label are one input."""
     if isinstance(mask, torch.Tensor):
         return function(mask)
     if not isinstance(mask, Data):
@@ -1128,6 +1175,29 @@ def index(t: Translator, self: Any, indices: Sequence[Any]) -> Any:
     return Tensor(t.graph.step_at(p.value, steps.value), p.axes[1:], [x.dims[1 - dim], *x.dims[2:]])
 
 
+@op("gather")
+def gather(t: Translator, self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    """One element of the last axis for each row, which integers of the batch choose."""
+    n = len(dims_of(self))
+    if not isinstance(index, Data) or dim % n != n - 1 or length(index.dims[-1]) != 1:
+        raise Refused("only x.gather(-1, index) with one index of the batch for each row is supported")
+    if shape(dims_of(self))[:-1] != shape(index.dims)[:-1]:
+        raise Refused(f"an index of shape {shape(index.dims)} for values of shape {shape(dims_of(self))}; it must have all rows")
+    return unsqueeze(t, picked(t, t.tensor(self), squeeze(t, index, -1), None), -1)
+
+
+def picked(t: Translator, x: Tensor, index: Any, ignored: int | None) -> Tensor:
+    """x[.., index], for an index of x without its last axis; 0, without a gradient, where the index is `ignored`."""
+    classes = length(x.dims[-1])
+
+    def of_pick(given: torch.Tensor) -> torch.Tensor:
+        valid = torch.where(given < 0, classes, given)  # which the session refuses
+        return valid if ignored is None else torch.where(given == ignored, -1, valid)
+
+    p, q = rows_and_indices(t, x, of_mask(index, f"picked.{classes}.{ignored}", torch.int32, of_pick))
+    return p.result(t.graph.pick(p.value, q.value), dropped=[len(x.dims) - 1])
+
+
 @op("flip")
 def flip(t: Translator, self: Any, dims: Sequence[int]) -> Any:
     x = t.tensor(self)
@@ -1284,8 +1354,8 @@ def amax(t: Translator, self: Any, dim: Any = (), keepdim: bool = False) -> Any:
 def over_time(t: Translator, x: Tensor, dim: int, reduced: Callable[[Value], Value]) -> Tensor:
     """`reduced` (B,C) of a sequence (T,B,C), whose axis `dim` is time."""
     p = t.plain(x)
-    if len(p.axes) != 3:
-        raise Refused(f"a reduction over the timesteps of {shape(x.dims)}; only of (time, batch, features)")
+    if len(p.axes) not in (2, 3):
+        raise Refused(f"a reduction over the timesteps of {shape(x.dims)}; only of (time, batch) and (time, batch, features)")
     return Tensor(reduced(p.value), p.axes[1:], [d for i, d in enumerate(x.dims) if i != dim])
 
 
@@ -1379,28 +1449,102 @@ def pad(t: Translator, self: Any, pad: Sequence[int], mode: str = "constant", va
 @op("mean")
 def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     x = t.tensor(self)
-    n = len(x.dims)
-    dims = sorted(d % n for d in (range(n) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim))
-    if n == 0:
-        return x
-    p = t.plain(x)
-    if len(dims) == 1 and t.has_time(x, dims[0]) and len(p.axes) == 3:
-        made = over_time(t, x, dims[0], t.graph.mean_over_time)
-    elif p.last(*dims) and not (x.sequence and len(p.axes) == len(dims)):
-        made = p.result(t.graph.mean(p.value, len(dims)), dropped=dims)
-    elif dims != list(range(n - len(dims), n)):
-        made = mean(t, permute(t, x, [*(i for i in range(n) if i not in dims), *dims]), list(range(n - len(dims), n)))
+    return x if not x.dims else averaged(t, x, reduced_axes(x, dim), keepdim)
+
+
+def averaged(t: Translator, x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
+    """A mean is one layer, or the sum over all axes and one division: each rounding would be the same for all gradients."""
+    if len(dims) < len(x.dims):
+        made = reduced_by(t, x, dims, t.graph.mean, t.graph.mean_over_time)
+    elif x.sequence:
+        count = torch.tensor(float(reduced_size(x, None)))
+        made = t.broadcast(t.graph.div, sum_of_all(t, x), count)
     else:
-        raise Refused(f"a sum or mean over the axes {dims} of {shape(x.dims)}; only axes of features together, or time, are supported")
-    if keepdim:
-        return with_dims(t, made, [() if i in dims else d for i, d in enumerate(x.dims)])
-    return made
+        p = t.plain(x)
+        made = scalar(t.graph.mean(p.value, len(p.axes)))
+    return kept_axes(t, x, made, dims) if keepdim else made
 
 
 @op("sum")
 def total(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    made = mean(t, self, dim, keepdim)
-    return scaled(t, made, length(a for d in dims_of(self) for a in d) / length(a for d in made.dims for a in d))
+    x = t.tensor(self)
+    if not x.dims:
+        return x
+    dims = reduced_axes(x, dim)
+    made = reduced_by(t, x, dims, t.graph.sum, t.graph.sum_over_time) if len(dims) < len(x.dims) else sum_of_all(t, x)
+    return kept_axes(t, x, made, dims) if keepdim else made
+
+
+def kept_axes(t: Translator, x: Tensor, made: Tensor, dims: list[int]) -> Any:
+    return with_dims(t, made, [() if i in dims else d for i, d in enumerate(x.dims)])
+
+
+def reduced_axes(x: Any, dim: Any) -> list[int]:
+    n = len(dims_of(x))
+    return sorted(d % n for d in (range(n) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim))
+
+
+def sum_of_all(t: Translator, x: Tensor) -> Tensor:
+    p = t.plain(x)
+    value, features = p.value, len(p.axes) - 2 * x.sequence
+    if features:
+        value = t.graph.sum(value, features)
+    return scalar(t.graph.sum(t.graph.sum_over_time(value), 1) if x.sequence else value)
+
+
+def reduced_by(t: Translator, x: Tensor, dims: list[int], reduce: Any, reduce_time: Any) -> Tensor:
+    """The sum or mean over some axes, which are gone: over features first, then over time, then over the batch."""
+    n, p = len(x.dims), t.plain(x)
+    features = [i for i in dims if i in p.at]
+    others = [i for i in dims if i not in p.at]
+    if others and features:
+        made = reduced_by(t, x, features, reduce, reduce_time)
+        return reduced_by(t, made, [i - sum(f < i for f in features) for i in others], reduce, reduce_time)
+    time = next((i for i in others if leaves(x.dims[i]) == (x.time(),)), None)
+    if time is not None:
+        made = over_time(t, x, time, reduce_time)
+        rest = [i - (i > time) for i in others if i != time]
+        return reduced_by(t, made, rest, reduce, reduce_time) if rest else made
+    if features and p.last(*features):
+        return p.result(reduce(p.value, len(features)), dropped=features)
+    if features and features != list(range(n - len(features), n)):
+        moved = permute(t, x, [*(i for i in range(n) if i not in features), *features])
+        return reduced_by(t, moved, list(range(n - len(features), n)), reduce, reduce_time)
+    raise Refused(f"a sum or mean over the axes {dims} of {shape(x.dims)}; the batch is reduced together with time only")
+
+
+def reduced_size(x: Any, dim: Any) -> int:
+    return math.prod(length(dims_of(x)[i]) for i in reduced_axes(x, dim))
+
+
+@op("var")
+def var(
+    t: Translator, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = 1
+) -> Any:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    count = reduced_size(self, dim)
+    divisor = count - (number(correction) or 0 if unbiased is None else float(unbiased))
+    if divisor <= 0:
+        raise Refused(f"a variance of {count} numbers with the correction {count - divisor:g}")
+    x = t.tensor(self)
+    return scaled(t, mean(t, power(t, sub(t, x, mean(t, x, dim, True))), dim, keepdim), count / divisor)
+
+
+@op("std")
+def std(
+    t: Translator, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = 1
+) -> Any:
+    return unary(t, var(t, self, dim, unbiased, keepdim, correction), t.graph.norm_root)
+
+
+@op("linalg_vector_norm", "norm")
+def norm(t: Translator, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if number(ord) not in (1, 2):
+        raise Refused(f"a norm of order {ord}; only 1 and 2 are supported")
+    if number(ord) == 1:
+        return total(t, absolute(t, self), dim, keepdim)
+    return unary(t, total(t, power(t, self), dim, keepdim), t.graph.norm_root)
 
 
 # ---- Normalisation --------------------------------------------------------------------------------------------------
@@ -1469,10 +1613,9 @@ def batch_norm(
 
 # ---- Losses ---------------------------------------------------------------------------------------------------------
 
-
-def mean_only(reduction: Any) -> None:
-    if reduction not in (1, "mean"):
-        raise Refused("reduction must be 'mean'")
+def reduced(t: Translator, losses: Tensor, reduction: int) -> Any:
+    """Of losses of elements, as they are or their mean or sum."""
+    return losses if reduction == 0 else mean(t, losses) if reduction == 1 else total(t, losses)
 
 
 def scalar(value: Value) -> Tensor:
@@ -1487,13 +1630,63 @@ def classes_last(t: Translator, x: Any) -> Tensor:
 
 @op("cross_entropy_loss")
 def cross_entropy(
-    t: Translator, self: Any, target: Any, weight: Any = None, reduction: Any = 1, ignore_index: int = -100,
+    t: Translator, self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    mean_only(reduction)
-    if len(dims_of(self)) == 1:
+    whole = len(dims_of(self)) == 1
+    if whole:
         self, target = unsqueeze(t, self, 0), unsqueeze(t, target, 0)
     x = classes_last(t, self)
+    if is_soft(target):
+        return soft_cross_entropy(t, x, classes_last(t, target), weight, reduction, label_smoothing)
+    if reduction != 1:
+        rows = row_losses(t, log_softmax(t, x, -1), target, weight, ignore_index, label_smoothing)
+        return reduced(t, with_dims(t, rows, rows.dims[1:]) if whole else rows, reduction)
+    p, q = rows_and_indices(t, x, target)
+    w = None if weight is None else t.tensor(weight).value
+    value = t.graph.softmax_cross_entropy_weighted(p.value, q.value, w, ignore_index, label_smoothing)
+    return scalar(value)
+
+
+def is_soft(target: Any) -> bool:
+    return not isinstance(target, Data | torch.Tensor) or target.dtype.is_floating_point
+
+
+def soft_cross_entropy(t: Translator, x: Tensor, target: Any, weight: Any, reduction: int, smoothing: float) -> Any:
+    """Of targets that are probabilities: a mean is over rows."""
+    if shape(x.dims) != shape(dims_of(target)):
+        raise Refused(f"targets of shape {shape(dims_of(target))} for scores of shape {shape(x.dims)}")
+    q = t.tensor(target)
+    if smoothing:
+        q = add(t, scaled(t, q, 1 - smoothing), smoothing / length(x.dims[-1]))
+    terms = mul(t, log_softmax(t, x, -1), q)
+    if weight is not None:
+        terms = mul(t, terms, weight)
+    return reduced(t, neg(t, total(t, terms, -1)), reduction)
+
+
+def row_losses(t: Translator, logs: Tensor, target: Any, weight: Any, ignored: int, smoothing: float = 0.0) -> Tensor:
+    """The loss of each row of log-probabilities (..,V), 0 where the target is ignored, as softmax_cross_entropy.c defines it."""
+    if isinstance(weight, torch.nn.Parameter) or not isinstance(weight, torch.Tensor | None):
+        raise Refused("class weights that are trained or computed, with a loss that is not averaged; give constant ones")
+
+    own = picked(t, logs, target, ignored)
+    if weight is not None:
+
+        def of_row(given: torch.Tensor) -> torch.Tensor:
+            return torch.where(given == ignored, 0.0, weight[given.clamp(0, len(weight) - 1)])
+
+        assert t.node is not None
+        own = mul(t, own, of_mask(target, f"weights.{t.node.name}", torch.float32, of_row))
+    if not smoothing:
+        return neg(t, own)
+    each = total(t, logs if weight is None else mul(t, logs, weight), -1)
+    each = mul(t, each, of_mask(target, f"counts.{ignored}", torch.float32, lambda given: (given != ignored).float()))
+    return neg(t, add(t, scaled(t, own, 1 - smoothing), scaled(t, each, smoothing / length(logs.dims[-1]))))
+
+
+def rows_and_indices(t: Translator, x: Tensor, target: Any) -> tuple[Plain, Plain]:
+    """x (..,V) and an integer for each of its rows, in the same order."""
     y = t.tensor(target)
     if len(y.dims) != len(x.dims) - 1:
         raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")
@@ -1505,9 +1698,7 @@ def cross_entropy(
     p, q = t.plain(x), t.plain(t.tensor(target))
     if x.sequence != q.x.sequence:
         raise Refused("scores and targets do not agree about time")
-    w = None if weight is None else t.tensor(weight).value
-    value = t.graph.softmax_cross_entropy_weighted(p.value, q.value, w, ignore_index, label_smoothing)
-    return scalar(value)
+    return p, q
 
 
 def unite_single(x: Tensor, target: Data) -> None:
@@ -1519,8 +1710,13 @@ def unite_single(x: Tensor, target: Data) -> None:
 
 
 @op("nll_loss", "nll_loss_nd", "nll_loss2d")
-def nll_loss(t: Translator, self: Any, target: Any, weight: Any = None, reduction: Any = 1, ignore_index: int = -100) -> Any:
-    return cross_entropy(t, logits_of(t.tensor(self), min(1, len(dims_of(self)) - 1), "nll_loss"), target, weight, reduction, ignore_index)
+def nll_loss(t: Translator, self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100) -> Any:
+    if reduction == 1:
+        logits = logits_of(t.tensor(self), min(1, len(dims_of(self)) - 1), "nll_loss")
+        return cross_entropy(t, logits, target, weight, reduction, ignore_index)
+    if len(dims_of(self)) == 1:
+        raise Refused("a sum or single losses of one row; unsqueeze it")
+    return reduced(t, row_losses(t, classes_last(t, self), target, weight, ignore_index), reduction)
 
 
 def logits_of(x: Tensor, classes: int, loss: str) -> Tensor:
@@ -1546,36 +1742,53 @@ def element_loss(t: Translator, builder: Any, x: Any, y: Any, *args: Any) -> Ten
 
 
 @op("mse_loss")
-def mse_loss(t: Translator, self: Any, target: Any, reduction: Any = 1) -> Any:
-    mean_only(reduction)
-    return element_loss(t, t.graph.mse, self, target)
+def mse_loss(t: Translator, self: Any, target: Any, reduction: int = 1) -> Any:
+    if reduction == 1:
+        return element_loss(t, t.graph.mse, self, target)
+    return reduced(t, power(t, difference(t, self, target)), reduction)
 
 
 @op("l1_loss")
-def l1_loss(t: Translator, self: Any, target: Any, reduction: Any = 1) -> Any:
-    mean_only(reduction)
-    return element_loss(t, t.graph.mae, self, target)
+def l1_loss(t: Translator, self: Any, target: Any, reduction: int = 1) -> Any:
+    if reduction == 1:
+        return element_loss(t, t.graph.mae, self, target)
+    return reduced(t, absolute(t, difference(t, self, target)), reduction)
 
 
 @op("huber_loss")
-def huber_loss(t: Translator, self: Any, target: Any, reduction: Any = 1, delta: float = 1.0) -> Any:
-    mean_only(reduction)
-    return element_loss(t, t.graph.huber, self, target, delta)
+def huber_loss(t: Translator, self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+    if reduction == 1:
+        return element_loss(t, t.graph.huber, self, target, delta)
+    size = absolute(t, difference(t, self, target))
+    near = hardtanh(t, size, -math.inf, delta)  # near^2 / 2 + delta (size - near)
+    losses = add(t, scaled(t, power(t, near), 0.5), scaled(t, sub(t, size, near), delta))
+    return reduced(t, losses, reduction)
 
 
 @op("smooth_l1_loss")
-def smooth_l1_loss(t: Translator, self: Any, target: Any, reduction: Any = 1, beta: float = 1.0) -> Any:
+def smooth_l1_loss(t: Translator, self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
     return scaled(t, huber_loss(t, self, target, reduction, beta), 1 / beta)
 
 
 @op("binary_cross_entropy_with_logits")
 def bce_with_logits(
-    t: Translator, self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: Any = 1
+    t: Translator, self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Any:
-    mean_only(reduction)
-    if weight is not None or pos_weight is not None:
-        raise Refused("weight and pos_weight are not supported")
-    return element_loss(t, t.graph.bce_with_logits, self, target)
+    if reduction == 1 and weight is None and pos_weight is None:
+        return element_loss(t, t.graph.bce_with_logits, self, target)
+    if shape(dims_of(self)) != shape(dims_of(target)):
+        raise Refused(f"shapes {shape(dims_of(self))} and {shape(dims_of(target))} differ")
+    of_ones = softplus(t, neg(t, self))  # -log p
+    if pos_weight is not None:
+        of_ones = mul(t, of_ones, add(t, mul(t, target, add(t, t.tensor(pos_weight), -1)), 1))
+    losses = add(t, mul(t, sub(t, 1, target), self), of_ones)
+    return reduced(t, losses if weight is None else mul(t, losses, weight), reduction)
+
+
+def difference(t: Translator, x: Any, y: Any) -> Tensor:
+    if shape(dims_of(x)) != shape(dims_of(y)):
+        raise Refused(f"shapes {shape(dims_of(x))} and {shape(dims_of(y))} differ")
+    return sub(t, x, y)  # type: ignore[no-any-return]
 
 
 @op("remat::ctc")

@@ -175,7 +175,7 @@ class Translator:
         made = self.env[loss]  # type: ignore[index]
         if not isinstance(made, Tensor) or made.dims:
             raise Refused(f"the loss has the shape {shape(made.dims) if isinstance(made, Tensor) else ()}; return a scalar")
-        self.out.loss = made.value
+        self.out.loss = made.value if not made.value.shape else self.graph.mean(made.value, 1)
 
     @staticmethod
     def _refuse_block(node: Node) -> None:
@@ -304,9 +304,13 @@ class Translator:
 
     @staticmethod
     def _of_batch(node: Node, given: Sequence[Any]) -> bool:
-        """Integers, and what is made of them, describe the batch: no gradient flows there, and PyTorch computes them."""
+        """Integers, and what is made of them, describe the batch, and so do comparisons of its numbers, and sums, such as that of a
+        mask of numbers: no gradient flows there, and PyTorch computes them."""
         known = all(isinstance(a, Data | torch.Tensor) and not isinstance(a, torch.nn.Parameter) for a in given)
-        return known and all(a.integers or not a.dtype.is_floating_point for a in given if isinstance(a, Data))
+        integers = all(a.integers or not a.dtype.is_floating_point for a in given if isinstance(a, Data))
+        value = node.meta["val"]
+        compared = isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
+        return known and (integers or compared or op_name(node) in _OF_BATCH)
 
     def _on_host(self, node: Node) -> Any:
         value = node.meta["val"]
@@ -596,6 +600,8 @@ def _flat(values: Iterable[Any]) -> Iterable[Any]:
             yield value
 
 
+# Ops that PyTorch computes where all they are given is of the batch.
+_OF_BATCH = {f"aten::{name}" for name in ("sum", "mean", "where", "masked_fill", "nan_to_num")}
 # Constants for a batch of one shape.
 _OF_SHAPE = {f"aten::{name}" for name in ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "new_empty")}
 _HINTS = {

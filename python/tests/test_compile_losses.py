@@ -1,0 +1,242 @@
+"""remat.compile: losses of single rows or elements, and what users make of them; roots, logarithms, quotients and norms."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch cannot be imported; name a Python that has it in REMAT_TORCH_PYTHON")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import remat  # noqa: E402
+from compile_models import LanguageModel, V  # noqa: E402
+from test_compile import check, tokens  # noqa: E402
+
+B, T = 4, 12
+LENGTHS = torch.tensor([12, 5, 9, 1])
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(1)
+
+
+def kept():
+    return torch.arange(T) < LENGTHS[:, None]
+
+
+class WithLoss(nn.Module):
+    def __init__(self, inner, loss):
+        super().__init__()
+        self.inner, self.loss = inner, loss
+
+    def forward(self, x, y, *rest):
+        return self.loss(self.inner(x), y, *rest)
+
+
+def rows(o, y, **settings):
+    return F.cross_entropy(o.flatten(0, 1), y.flatten(), reduction="none", **settings).view(y.shape)
+
+
+def class_weights(o):
+    return torch.linspace(0.5, 2, V, dtype=o.dtype)
+
+
+OF_ROWS = {
+    "mean": lambda o, y, m: rows(o, y).mean(),
+    "sum": lambda o, y, m: rows(o, y).sum() / 40,
+    "masked mean": lambda o, y, m: (rows(o, y) * m).sum() / m.sum(),
+    "mask of numbers": lambda o, y, m: (rows(o, y) * m.float()).sum() / m.float().sum().clamp(min=1),
+    "classes second": lambda o, y, m: (F.cross_entropy(o.transpose(1, 2), y, reduction="none") * m).sum() / m.sum(),
+    "mean of each row": lambda o, y, m: ((rows(o, y) * m).sum(1) / m.sum(1)).mean(),
+    "flat": lambda o, y, m: (F.cross_entropy(o.flatten(0, 1), y.flatten(), reduction="none") * m.flatten()).sum() / m.sum(),
+    "ignored": lambda o, y, m: rows(o, y.masked_fill(~m, -100)).sum() / m.sum(),
+    "a class ignored, weights, smoothing": lambda o, y, m: rows(
+        o, y.masked_fill(~m, 0), ignore_index=0, weight=class_weights(o), label_smoothing=0.1
+    ).mean(),
+    "two class weights": lambda o, y, m: (rows(o, y, weight=class_weights(o)) + rows(o, y, weight=class_weights(o).flip(0))).mean(),
+    "two ignored classes": lambda o, y, m: (rows(o, y, ignore_index=1) + rows(o, y, ignore_index=2)).mean(),
+    "reduction=sum": lambda o, y, m: F.cross_entropy(o.flatten(0, 1), y.flatten(), reduction="sum") / m.sum(),
+    "focal": lambda o, y, m: ((1 - torch.exp(-rows(o, y))) ** 2 * rows(o, y) * m).sum() / m.sum(),
+    "gathered": lambda o, y, m: -(o.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1) * m).sum() / m.sum(),
+    "nll": lambda o, y, m: (F.nll_loss(o.log_softmax(-1).transpose(1, 2), y, reduction="none") * m).sum() / m.sum(),
+    "soft targets": lambda o, y, m: F.cross_entropy(
+        o.flatten(0, 1), F.one_hot(y, V).to(o.dtype).flatten(0, 1) * 0.75 + 0.25 / V, label_smoothing=0.1, weight=class_weights(o)
+    ),
+    "weights of rows": lambda o, y, m: (rows(o, y) * m.float().mean(1, keepdim=True)).mean(),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_cross_entropy_of_rows(name):
+    step = check(WithLoss(LanguageModel(), OF_ROWS[name]), None, tokens(B, T), tokens(B, T), kept())
+    assert step.plan.timesteps == T
+
+
+def test_weights_of_timesteps_in_the_batch():
+    def loss(o, y, w):
+        return (rows(o, y) * w).sum() / w.sum()
+
+    check(WithLoss(LanguageModel(), loss), None, tokens(B, T), tokens(B, T), torch.rand(B, T))
+
+
+def test_rows_of_a_classifier():
+    def loss(o, y, w):
+        return (F.cross_entropy(o, y, reduction="none") * w).mean()
+
+    check(WithLoss(nn.Linear(5, 3), loss), None, torch.randn(8, 5), torch.arange(8) % 3, torch.rand(8))
+
+
+def test_single_losses_have_the_bits_of_any_plan():
+    x, y = tokens(1, 1000), tokens(1, 1000)
+    model = WithLoss(LanguageModel(), lambda o, y: (rows(o, y) * (y != 3)).sum() / (y != 3).sum())
+    step = remat.compile(model, None, (x, y))
+    step(x, y)
+    whole = [p.grad.clone() for p in model.parameters()]
+    small = remat.compile(model, None, (x, y), strategy="segments", segments=4)
+    small(x, y)
+    assert small.plan.activations_peak_bytes < step.plan.activations_peak_bytes / 2
+    assert all(torch.equal(a, p.grad) for a, p in zip(whole, model.parameters(), strict=True))
+
+
+def test_ignored_rows_have_no_gradient_whatever_their_scores_are():
+    """A class that the model never gives has the score -inf, and an ignored row's loss is 0."""
+    out = torch.tensor([0.0, -torch.inf, 0.0])
+    model, x, y = nn.Linear(2, 3), torch.randn(4, 2), torch.tensor([0, -100, 2, -100])
+
+    def loss(o, y):
+        return F.cross_entropy(o + out.to(o.dtype), y, reduction="none").sum()
+
+    check(WithLoss(model, loss), None, x, y)
+
+
+@pytest.mark.parametrize("target", [-1, V])
+def test_targets_that_are_no_classes_are_refused(target):
+    x, y = tokens(B, T), tokens(B, T)
+    step = remat.compile(WithLoss(LanguageModel(), lambda o, y: rows(o, y).mean()), None, (x, y))
+    with pytest.raises(remat.Error, match=str(V)):
+        step(x, y.index_fill(1, torch.tensor([3]), target))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
+OF_ELEMENTS = {
+    "mse": lambda o, y, m: (F.mse_loss(o, y, reduction="none") * m[..., None]).sum() / (m.sum() * 2),
+    "mse, sum": lambda o, y, m: F.mse_loss(o, y, reduction="sum") / 64,
+    "l1": lambda o, y, m: (F.l1_loss(o, y, reduction="none").mean(-1) * m).sum() / m.sum(),
+    "smooth l1": lambda o, y, m: (F.smooth_l1_loss(o, y, reduction="none", beta=0.5).sum(-1) * m).sum() / m.sum(),
+    "huber": lambda o, y, m: (F.huber_loss(o, y, reduction="none", delta=0.5).mean(-1) * m).sum() / m.sum(),
+    "bce": lambda o, y, m: (F.binary_cross_entropy_with_logits(o, y.sigmoid(), reduction="none").sum(-1) * m).sum() / m.sum(),
+    "bce, pos_weight": lambda o, y, m: F.binary_cross_entropy_with_logits(
+        o, y.sigmoid(), pos_weight=torch.tensor([0.5, 3], dtype=o.dtype), weight=m[..., None].to(o.dtype)
+    ),
+    "by hand": lambda o, y, m: ((o - y) ** 2).mean() + (o - y).abs().sum((1, 2)).mean(),
+    "means of rows": lambda o, y, m: (((o - y) ** 2).mean(2) * m).sum(1).div(m.sum(1)).mean(),
+    "root of the mean": lambda o, y, m: ((o - y) ** 2).mean().sqrt(),
+    "mean of roots": lambda o, y, m: ((o - y) ** 2).mean((1, 2)).sqrt().mean(),
+    "targets above 0": lambda o, y, m: (((o - y) ** 2) * (y > 0)).sum() / (y > 0).sum(),
+    "over the batch": lambda o, y, m: ((o - y) ** 2).mean((0, 1)).log().sum(),
+}
+
+
+@pytest.mark.parametrize("name", OF_ELEMENTS)
+def test_losses_of_elements(name):
+    check(WithLoss(Recurrent(), OF_ELEMENTS[name]), None, torch.randn(B, T, 4), torch.randn(B, T, 2), kept())
+
+
+def test_targets_that_are_missing_may_be_NaN():
+    def loss(o, y):
+        known = ~y.isnan()
+        return ((o - y.nan_to_num()) ** 2 * known).sum() / known.sum()
+
+    y = torch.randn(B, T, 2)
+    check(WithLoss(Recurrent(), loss), None, torch.randn(B, T, 4), y.masked_fill(y > 1, torch.nan))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, y: F.l1_loss(o, y, reduction="none").sum(),
+        lambda o, y: F.huber_loss(o, y, reduction="none", delta=2).sum(),
+        lambda o, y: F.binary_cross_entropy_with_logits(o * 60, y.clamp(0, 1), reduction="none").sum(),
+    ],
+)
+def test_single_losses_at_corners(loss):
+    """No difference, one of delta, and logits far from 0."""
+    model = nn.Linear(1, 4)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias[:] = torch.tensor([0.0, 2, -2, 1])
+    check(WithLoss(model, loss), None, torch.ones(2, 1), torch.tensor([0.0, 0, 0, 1]).repeat(2, 1))
+
+
+ELEMENTWISE = {
+    "F.normalize": lambda x: F.normalize(x, dim=-1),
+    "divided by the norm": lambda x: x / x.norm(dim=-1, keepdim=True),
+    "divided by the sum of absolute values": lambda x: x / x.norm(p=1, dim=-1, keepdim=True),
+    "RMS norm by hand": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+    "RMS norm by a root": lambda x: x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+    "layer norm by hand": lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5),
+    "standardised": lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5),
+    "softmax by hand": lambda x: torch.exp(x) / torch.exp(x).sum(-1, keepdim=True),
+    "stable softmax by hand": lambda x: (e := torch.exp(x - x.max(-1, keepdim=True).values)) / e.sum(-1, keepdim=True),
+    "logarithms": lambda x: torch.log(x.abs() + 1) + torch.log2(x * x + 1) + torch.log10(x * x + 2),
+    "powers": lambda x: (x * x + 1) ** 0.5 + (x * x + 1) ** -0.5 + (x * x + 1) ** -1,
+    "reciprocals": lambda x: 2 / (1 + x * x) + torch.reciprocal(2 + x * x) + torch.arange(1.0, 7, dtype=x.dtype) / (1 + x * x),
+    "softsign": lambda x: x / (1 + x.abs()),
+}
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_functions(name, timed):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.GRU(4, 6, batch_first=True) if timed else nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.last(ELEMENTWISE[name](h[0] if timed else h))
+
+    lead = (3, 9) if timed else (7,)
+    check(Model(), nn.MSELoss(), torch.randn(*lead, 4), torch.randn(*lead, 3))
+
+
+@pytest.mark.parametrize("function", [lambda x: F.normalize(x, dim=-1), lambda x: x.norm(dim=-1), lambda x: x.std(-1)])
+def test_norms_of_zeros_have_pytorchs_gradients(function):
+    """Rows of zeros, as padding makes them: no gradient through the norm, and one of 1/eps past it."""
+    model = nn.Linear(3, 4, bias=False)
+    x = torch.tensor([[0.0, 0, 0], [1, 2, 3]])
+
+    def loss(o, y):
+        return (function(o * y) * 1e-6).sum()
+
+    check(WithLoss(model, loss), None, x, torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda o, y: F.kl_div(o.log_softmax(-1), y.softmax(-1)), "kl_div"),
+        (lambda o, y: F.binary_cross_entropy(o.sigmoid(), y.sigmoid()), "binary_cross_entropy"),
+        (lambda o, y: (o - y).norm(p=3), "order 3"),
+        (lambda o, y: ((o - y) ** 1.5).sum(), "power of 1.5"),
+        (lambda o, y: (o - y).mean(0).sum(), "the batch is reduced together with time"),
+        (lambda o, y: torch.div(o, y, rounding_mode="floor").sum(), "rounds"),
+        (lambda o, y: o.clamp(max=y).sum(), "bounds"),
+        (lambda o, y: o.gather(-1, (y > 0).long()).sum(), "gather"),
+        (lambda o, y: F.mse_loss(o, y, reduction="none"), "scalar"),
+    ],
+)
+def test_other_losses_are_refused(loss, words):
+    with pytest.raises(remat.Error, match=words):
+        remat.compile(WithLoss(Recurrent(), loss), None, (torch.randn(B, T, 4), torch.randn(B, T, 2)))
