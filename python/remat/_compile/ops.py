@@ -812,16 +812,14 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     q, k, v = s.q, s.k, t.tensor(value)
     together(*(functools.partial(t.mark, x, x.dims[-2], lead_of(x)) for x in (q, k, v)))
     q, k, v = (t.as_sequence(x, x.dims[-2], lead_of(x)) for x in (q, k, v))
-    flat = []
-    heads = []
-    for x in (q, k, v):
-        inner = [a for d in x.dims for a in leaves(d) if a is not x.time() and a is not x.batch() and not a.repeats]
-        own = tuple(a for a in inner if a not in leaves(x.dims[-1]))
-        heads.append(length(own))
-        head: list[Axis] = [(x.time(),), (x.batch(),) if x.batch() else ()]  # type: ignore[list-item]
-        flat.append(t.arrange(x, [*head, (*own, *leaves(x.dims[-1]))]))
+    if any(a.repeats for x in (q, k, v) for a in lead_of(x)):
+        raise Refused("queries, keys or values are expanded along the batch")
+    layouts = [heads_of(x, q) for x in (q, k, v)]
+    shared = math.gcd(*(shared_by(layout) for layout in layouts[1:]))
+    flat = [with_heads(t, x, layout, n) for x, layout, n in zip((q, k, v), layouts, (1, shared, shared), strict=True)]
+    heads = math.prod(size for size, _ in layouts[0])
     width = length(q.dims[-1])
-    if length(v.dims[-1]) != width or heads[1] != heads[2]:
+    if length(v.dims[-1]) != width or flat[1].shape[2] != flat[2].shape[2]:
         raise Refused("keys and values have different sizes")
     factor = s.scale * math.sqrt(width)
     queries = flat[0] if math.isclose(factor, 1, rel_tol=1e-6) else t.graph.scale(flat[0], factor)
@@ -830,15 +828,51 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
         mask, s = of_queries(t, s, lead_of(k))
         padding = padding_of(t, s, mask, k.time(), k.batch())  # type: ignore[arg-type]
     if s.bias is None:
-        made = t.graph.attention_dropout(queries, flat[1], flat[2], heads[0], s.causal, padding, s.dropout)
+        made = t.graph.attention_dropout(queries, flat[1], flat[2], heads, s.causal, padding, s.dropout)
     else:
         bias = t.arrange(s.bias, s.bias.dims[-3:])
-        if bias.shape[0] != heads[0]:
-            raise Refused(f"a bias of attention for {bias.shape[0]} heads, where there are {heads[0]}")
-        made = t.graph.biased_attention(queries, flat[1], flat[2], heads[0], s.causal, padding, bias, s.dropout)
-    features = tuple(a for d in q.dims[:-2] for a in leaves(d) if a is not q.batch() and not a.repeats)
+        if bias.shape[0] != heads:
+            raise Refused(f"a bias of attention for {bias.shape[0]} heads, where there are {heads}")
+        made = t.graph.biased_attention(queries, flat[1], flat[2], heads, s.causal, padding, bias, s.dropout)
+    lead = [tuple(Atom(a.size) if a.repeats else a for a in leaves(d)) for d in q.dims[:-2]]
+    features = tuple(a for d in lead for a in d if a is not q.batch())
     axes: list[Axis] = [(q.time(),), (q.batch(),) if q.batch() else (), (*features, *leaves(v.dims[-1]))]  # type: ignore[list-item]
-    return Tensor(made, axes, [*q.dims[:-1], v.dims[-1]], True)
+    return Tensor(made, axes, [*lead, q.dims[-2], v.dims[-1]], True)
+
+
+Heads = list[tuple[int, bool]]  # factors of the number of heads: sizes, and whether the heads repeat along them
+
+
+def heads_of(x: Tensor, q: Tensor) -> Heads:
+    """The heads of q, k or v (B,..,T,D) as factors, the slowest first, after PyTorch's broadcasting to q's."""
+    lead: list[Axis] = [()] * (len(q.dims) - len(x.dims)) + x.dims[:-2]
+    found: Heads = []
+    for own, wanted in zip(lead, shape(q.dims[:-2]), strict=True):
+        found += [(a.size, a.repeats) for a in leaves(own) if a is not x.batch() and a.size > 1]
+        if wanted > length(own):  # also enable_gqa, which repeats each head
+            found.append((wanted // length(own), True))
+    return found
+
+
+def shared_by(heads: Heads) -> int:
+    """How many heads of queries one after another read the same head of keys."""
+    real = [i for i, (_, repeats) in enumerate(heads) if not repeats]
+    return math.prod(size for size, _ in heads[real[-1] + 1 if real else 0 :])
+
+
+def with_heads(t: Translator, x: Tensor, heads: Heads, shared: int) -> Value:
+    """(T,B,heads D). Heads that repeat are copied, but for the last factor, `shared`, which attention itself repeats."""
+    own = [a for d in x.dims[:-2] for a in leaves(d) if a is not x.batch() and not a.repeats]
+    batch: Axis = (x.batch(),) if x.batch() else ()  # type: ignore[assignment]
+    value = t.arrange(x, [leaves(x.dims[-2]), batch, (*own, *leaves(x.dims[-1]))])
+    outer, count, first = 1, math.prod(size for size, _ in heads) // shared, value.shape[:2]
+    for size, repeats in heads:
+        size = min(size, count // outer)
+        if repeats and size > 1:
+            parts = t.graph.reshape(value, [*first, outer, 1, value.shape[2] // outer])
+            value = t.graph.reshape(joined(t, [parts] * size, 3), [*first, value.shape[2] * size])
+        outer *= size
+    return value
 
 
 @op("remat::rotary")
@@ -1135,10 +1169,15 @@ def cat(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
         raise Refused("tensors are joined along time or batch")
     if len(ps) == 1:
         return ps[0].result(ps[0].value)
-    value = ps[0].value
-    for i in range(1, len(ps), 3):
-        value = t.graph.concat_axis([value, *(p.value for p in ps[i : i + 3])], at)
+    value = joined(t, [p.value for p in ps], at)
     return ps[0].result(value, {dim: value.shape[at]})
+
+
+def joined(t: Translator, values: Sequence[Value], axis: int) -> Value:
+    value = values[0]
+    for i in range(1, len(values), 3):
+        value = t.graph.concat_axis([value, *values[i : i + 3]], axis)
+    return value
 
 
 def repeated(t: Translator, x: Tensor, xs: Sequence[Tensor], dim: int) -> Tensor:
