@@ -173,7 +173,8 @@ static remat_status cut_as_told(const rm_chain *chain, const rm_chain_config *co
     for (int r = 1; r < p->size; r++) {
         size_t length = strcspn(name, ",");
         TRY(find_named(chain, name, length, &begin[r]));
-        REQUIRE(begin[r] > begin[r - 1], INVALID, "pipeline cut \"%.*s\": it comes before the layers of rank %d",
+        REQUIRE(begin[r] > begin[r - 1], INVALID,
+                "pipeline cut \"%.*s\": it comes before the layers of rank %d; name a parameter of a later layer",
                 (int)length, name, r - 1);
         int32_t shared = at[begin[r]].shared;
         const char *of = shared ? chain->graph->value[shared].name : NULL;

@@ -44,7 +44,7 @@ def _open() -> c.CDLL:
     try:
         return _open_with_openmp(path)
     except OSError as error:
-        remedy = "install the system's package libgomp1" if "libgomp" in str(error) else f"name {NAME} in REMAT_LIBRARY"
+        remedy = "install the system's package libgomp1" if "libgomp" in str(error) else "name the path of a libremat.so in REMAT_LIBRARY"
         what = f"REMAT_LIBRARY={named}" if named else NAME
         raise ImportError(f"{what} cannot be opened ({error}); {remedy}") from None
 

@@ -248,7 +248,7 @@ START_TEST(invalid_transform_flags_are_refused) {
     ck_fails(rm_augment_parse("crop:2,resized-crop", &a), REMAT_INVALID, "crop|resized-crop");
     ck_ok(rm_augment_parse("none", &a));
     ck_fails(rm_normalize_parse("0.5", 3, &n), REMAT_INVALID, "MEAN:STD");
-    ck_fails(rm_normalize_parse("0.5:0", 3, &n), REMAT_INVALID, "MEAN:STD");
+    ck_fails(rm_normalize_parse("0.5:0", 3, &n), REMAT_INVALID, "a standard deviation of 0 cannot be used");
     ck_fails(rm_normalize_parse("0:1,0:1", 3, &n), REMAT_INVALID, "2 pairs|3 channels");
     ck_fails(rm_normalize_parse("0:1,0:1,", 1, &n), REMAT_INVALID, "MEAN:STD");
     ck_ok(rm_normalize_parse("1:2,3:4,5:6", 3, &n));

@@ -46,8 +46,7 @@ static const char *parse_pair(const char *at, double *mean, double *deviation) {
     if (end == at || *end != ':') return NULL;
     at = end + 1;
     *deviation = strtod(at, &end);
-    bool usable = fabs(*mean) <= 1e6 && *deviation >= 1e-6 && *deviation <= 1e6;
-    return end == at || (*end && *end != ',') || !usable ? NULL : end + (*end == ',');
+    return end == at || (*end && *end != ',') ? NULL : end + (*end == ',');
 }
 
 remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize *out) {
@@ -63,6 +62,11 @@ remat_status rm_normalize_parse(const char *text, int64_t channels, rm_normalize
                 "--normalize=%.200s is malformed: give one MEAN:STD, or %lld separated by commas, e.g. "
                 "0.5:0.25",
                 text, (long long)channels);
+        REQUIRE(
+            fabs(mean) <= 1e6 && deviation >= 1e-6 && deviation <= 1e6, INVALID,
+            "--normalize=%.200s: a mean of %g and a standard deviation of %g cannot be used; give means up to 1e6 and "
+            "standard deviations of 1e-6 to 1e6",
+            text, mean, deviation);
         out->mean[n] = (float)mean;
         out->deviation[n] = (float)deviation;
         at = next;

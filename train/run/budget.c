@@ -18,16 +18,21 @@ uint64_t rm_budget_given(const rm_options *o) {
 
 /* ---- What the program holds ------------------------------------------------------------------------------------- */
 
+/* The buffers of messages to a pipeline's other ranks. */
+static uint64_t message_bytes(const rm_options *o) {
+    return (uint64_t)(rm_setup_parts(o) - 1) * (RM_MESSAGE_ROOM + 4096);
+}
+
 uint64_t rm_budget_data_bytes(const rm_options *o, const rm_data_shape *shape, const rm_dataset *dataset) {
     int64_t rows = rm_setup_rows(o);
     int64_t batches = o->data.threads && shape->channels ? 2 : 1; /* the next one is prepared in advance */
     uint64_t answers = (uint64_t)(rows * rm_data_answers(shape));
-    uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers; /* for training accuracy */
+    uint64_t logits = shape->every_step ? 0 : 4 * (uint64_t)shape->classes * answers;     /* for training accuracy */
     if (rm_setup_parts(o) > 1) logits += 4 * answers * (uint64_t)rm_setup_micro_steps(o); /* targets, for the same */
-    uint64_t room = (uint64_t)(rm_setup_parts(o) - 1) * (RM_MESSAGE_ROOM + 4096);     /* of messages to other ranks */
     uint64_t order = 4 * (uint64_t)(dataset ? dataset->count : 0) + 4 * (uint64_t)rows +
                      (o->order.by_length ? sizeof(rm_by_length) : 0);
-    return rm_data_batch_bytes(shape, rows, batches) + logits + room + order + (dataset ? dataset->held_bytes : 0);
+    return rm_data_batch_bytes(shape, rows, batches) + logits + message_bytes(o) + order +
+           (dataset ? dataset->held_bytes : 0);
 }
 
 /* "--memory-budget=20MiB", as the user may have typed it: in the largest unit that needs at most two decimals. */
@@ -53,11 +58,15 @@ static const char *given_text(const rm_options *o, char text[64]) {
 }
 
 remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *config) {
-    char given[64];
+    char given[64], messages[64] = "";
     uint64_t budget = rm_budget_given(o);
     config->memory_budget = budget > held ? budget - held : 0;
-    REQUIRE(!budget || budget > held, INFEASIBLE, "%s is too small: the program's own data and batches take %llu bytes",
-            given_text(o, given), (unsigned long long)held);
+    if (message_bytes(o))
+        snprintf(messages, sizeof messages, ", of which messages of --pipeline %llu",
+                 (unsigned long long)message_bytes(o));
+    REQUIRE(!budget || budget > held, INFEASIBLE,
+            "%s is too small: the program's own data and batches take %llu bytes%s", given_text(o, given),
+            (unsigned long long)held, messages);
     return REMAT_OK;
 }
 
