@@ -504,42 +504,61 @@ def dropout(t: Translator, input: Any, p: float, train: bool = True) -> Any:
 
 @op("embedding")
 def embedding(t: Translator, weight: Any, indices: Any, padding_idx: int = -1, *rest: Any) -> Any:
+    assert t.node is not None
     if any(rest):
         raise Refused("scale_grad_by_freq and sparse are not supported")
+    if padding_idx >= 0 and not t.is_trained(t.node.args[0]):  # type: ignore[arg-type]
+        padding_idx = -1  # no row has a gradient
+    if padding_idx >= 0 and not isinstance(weight, torch.nn.Parameter):
+        raise Refused("padding_idx with a weight that is computed; give the parameter itself")
     if isinstance(indices, torch.Tensor):
-        return constant_rows(t, weight, indices)
-    x = t.tensor(indices)
-    value = t.graph.embedding(x.value, t.tensor(weight).value)
-    width = (Atom(weight.shape[1]),)
-    made = Tensor(value, [*x.axes, width], [*x.dims, width], x.sequence)
+        own = padding_idx >= 0 and bool((indices == padding_idx).any()) and not t.freeze_row(weight, padding_idx)
+        return constant_rows(t, with_fixed_row(t, weight, padding_idx) if own else t.tensor(weight), indices)
+    made = rows_of(t, t.tensor(weight), t.tensor(indices))
     if padding_idx < 0 or t.freeze_row(weight, padding_idx):
         return made
-    padding = of_mask(indices, f"padding.{padding_idx}", torch.bool, lambda x: x == padding_idx)
+    padding = of_mask(indices, "padding", torch.bool, lambda x: x == padding_idx)
     return where(t, unsqueeze(t, padding, -1), t.fixed_row(weight, padding_idx), made)
 
 
-def constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Any:
+def rows_of(t: Translator, table: Tensor, indices: Tensor) -> Tensor:
+    p, width = t.plain(table), table.dims[-1]
+    if len(p.axes) != 2 or table.sequence:
+        raise Refused(f"rows of a tensor of shape {shape(table.dims)}; it must have two axes, neither of them time")
+    return Tensor(t.graph.embedding(indices.value, p.value), [*indices.axes, width], [*indices.dims, width], indices.sequence)
+
+
+def with_fixed_row(t: Translator, weight: torch.nn.Parameter, row: int) -> Tensor:
+    """The weight, of which one row is not trained."""
+    table, count = t.tensor(weight), weight.shape[0]
+    around = [(0, row), (row + 1, count - row - 1)]
+    before, after = ([part(t, table, 0, first, n)] if n else [] for first, n in around)
+    return cat(t, [*before, unsqueeze(t, t.fixed_row(weight, row), 0), *after], 0)  # type: ignore[no-any-return]
+
+
+def constant_rows(t: Translator, table: Tensor, indices: torch.Tensor) -> Any:
     """Positions, whose rows follow each other; or one row for all, such as that of a kind of token."""
-    last, width = indices.shape[-1] if indices.dim() else 1, weight.shape[1]
-    rows = indices.reshape(-1, last)[0]
-    first, leading = int(rows[0]), indices.shape[:-1]
-    if indices.numel() and int(indices.max()) >= weight.shape[0]:
-        raise Refused(f"position {int(indices.max())} is read of a table of {weight.shape[0]} positions; give shorter sequences")
-    if indices.dim() and bool((indices == first).all()) and (indices.numel() > 1 or first):
-        row = part(t, t.tensor(weight), 0, first, 1)
+    count, width = shape(table.dims)
+    if indices.numel() and int(indices.max()) >= count:
+        raise Refused(f"position {int(indices.max())} is read of a table of {count} positions; give shorter sequences")
+    if not indices.dim():
+        return select(t, table, 0, int(indices))
+    last, leading = indices.shape[-1], indices.shape[:-1]
+    first = int(indices.reshape(-1, last)[0, 0])
+    if bool((indices == first).all()) and (indices.numel() > 1 or first):
+        row = part(t, table, 0, first, 1)
         return with_dims(t, row, [*((Atom(n, repeats=n > 1),) for n in indices.shape), row.dims[1]])
     if not torch.equal(indices, torch.arange(first, first + last).expand_as(indices)):
-        return of_constant_rows(t, weight, indices)
-    table = part(t, t.tensor(weight), 0, first, last) if first else t.tensor(weight)
-    return Positions(table, [*((Atom(n, repeats=True),) if n > 1 else () for n in leading), (Atom(last),), (Atom(width),)])
+        return of_constant_rows(t, table, indices)
+    rows = part(t, table, 0, first, last) if first else table
+    return Positions(rows, [*((Atom(n, repeats=True),) if n > 1 else () for n in leading), (Atom(last),), (Atom(width),)])
 
 
-def of_constant_rows(t: Translator, weight: Any, indices: torch.Tensor) -> Tensor:
+def of_constant_rows(t: Translator, table: Tensor, indices: torch.Tensor) -> Tensor:
     """Rows of a table in any order, such as T5's buckets of relative positions: an embedding of an input that never changes."""
     assert t.node is not None
     made = t.tensor(t.data(f"{t.node.name}.indices", torch.int32, indices.shape, lambda host: indices.int()))
-    width = (Atom(weight.shape[1]),)
-    return Tensor(t.graph.embedding(made.value, t.tensor(weight).value), [*made.axes, width], [*made.dims, width])
+    return rows_of(t, table, made)
 
 
 @op("linear")
@@ -1202,7 +1221,7 @@ def index(t: Translator, self: Any, indices: Sequence[Any]) -> Any:
     x = t.tensor(self)
     if len(indices) == 1 and len(x.dims) == 2 and isinstance(indices[0], torch.Tensor) and not indices[0].is_floating_point():
         at = indices[0].long() if indices[0].dtype != torch.bool else indices[0].nonzero()[:, 0]
-        return of_constant_rows(t, self, torch.where(at < 0, at + length(x.dims[0]), at))
+        return of_constant_rows(t, x, torch.where(at < 0, at + length(x.dims[0]), at))
     rows = [isinstance(i, torch.Tensor) and i.dim() == 1 and torch.equal(i, torch.arange(len(i))) for i in indices]
     if len(indices) != 2 or sum(rows) != 1 or not isinstance(indices[rows.index(False)], Data):
         raise Refused("an index by tensors; only x[arange(B), steps] and parameter[constant] are supported")
