@@ -612,6 +612,12 @@ def alibi(m):
         (lambda m: alibi(m).masked_fill(~torch.ones(9, 9).tril().bool(), -torch.inf), ""),
         (lambda m: relative(m) + torch.full((9, 9), -torch.inf).triu(1), "table"),
         (lambda m: torch.where(torch.ones(9, 9).tril().bool(), m.whole, -1e9), "whole"),
+        (lambda m: m.whole[:, :1], "whole"),
+        (lambda m: m.whole[:1], "whole"),
+        (lambda m: m.whole[0], "whole"),
+        (lambda m: m.whole[0, :1].expand(9, 9), "whole"),
+        (lambda m: m.whole.sum(2, keepdim=True) + relative(m), "table"),
+        (lambda m: m.whole[1, :, :1] + m.whole[:, :1], "whole"),
     ],
 )
 def test_attention_with_a_bias_that_is_not_of_the_batch(bias, learned, written_out):
@@ -621,8 +627,7 @@ def test_attention_with_a_bias_that_is_not_of_the_batch(bias, learned, written_o
 @pytest.mark.parametrize(
     ("bias", "words"),
     [
-        (lambda m: m.whole[:, :1], "shape"),
-        (lambda m: m.whole[:1], "shape"),
+        (lambda m: m.whole[:, :, :3], "shape"),
         (lambda m: torch.arange(3.0)[:, None, None, None].expand(3, 2, 9, 9), "rows of the batch"),
         (lambda m: torch.where(torch.ones(9, 9).tril().bool(), m.whole, -1e9) * 2, "scores only"),
     ],
@@ -630,6 +635,13 @@ def test_attention_with_a_bias_that_is_not_of_the_batch(bias, learned, written_o
 def test_other_biases_of_attention_are_refused(bias, words):
     with pytest.raises(remat.Error, match=words):
         remat.compile(BiasedAttention(bias), nn.MSELoss(), (torch.randn(3, 9, 8), torch.randn(3, 9, 5)))
+
+
+def test_windows_that_are_cut_out_of_images_are_refused():
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.SwinTransformer([2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=5)
+    with pytest.raises(remat.Error, match=r"features\.1\.0\.attn.*windows that are cut out"):
+        remat.compile(model, cross_entropy, (torch.randn(2, 3, 16, 16), torch.tensor([1, 2])))
 
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------

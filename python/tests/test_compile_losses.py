@@ -235,6 +235,8 @@ def test_norms_of_zeros_have_pytorchs_gradients(function):
         (lambda o, y: o.clamp(max=y).sum(), "bounds"),
         (lambda o, y: o.gather(-1, (y > 0).long()).sum(), "gather"),
         (lambda o, y: F.mse_loss(o, y, reduction="none"), "scalar"),
+        (lambda o, y: (o[:, :, 0] * y.clone().unsqueeze_(1).sum(1).sum(-1)).sum(), "in place"),
+        (lambda o, y: (o.sum((1, 2)) * (y.transpose_(1, 2) > 0).sum((1, 2))).sum(), "in place"),
     ],
 )
 def test_other_losses_are_refused(loss, words):

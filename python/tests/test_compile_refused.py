@@ -75,6 +75,19 @@ def test_a_scale_of_zero_is_no_default():
     check(Model(None), nn.MSELoss(), torch.randn(B, T, C), torch.randn(B, T, C))
 
 
+def test_two_embeddings_of_the_same_tokens_have_their_own_padding():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Embedding(V, C, padding_idx=0), nn.Embedding(V, C, padding_idx=1)
+
+        def forward(self, tokens):
+            h = self.one(tokens) + self.other(tokens)
+            return h @ self.one.weight.T + h @ self.other.weight.T
+
+    check(Model(), lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()), torch.arange(B * T).reshape(B, T) % V, torch.zeros(B, T).long())
+
+
 def test_two_masks_of_the_batch_are_refused_and_their_union_works():
     def both(s, one, other):
         return s.masked_fill(one[:, None], -1e9).masked_fill(other[:, None], -1e9).softmax(-1)

@@ -517,7 +517,7 @@ def embedding(t: Translator, weight: Any, indices: Any, padding_idx: int = -1, *
     made = rows_of(t, t.tensor(weight), t.tensor(indices))
     if padding_idx < 0 or t.freeze_row(weight, padding_idx):
         return made
-    padding = of_mask(indices, "padding", torch.bool, lambda x: x == padding_idx)
+    padding = of_mask(indices, f"padding.{padding_idx}", torch.bool, lambda x: x == padding_idx)
     return where(t, unsqueeze(t, padding, -1), t.fixed_row(weight, padding_idx), made)
 
 
@@ -684,9 +684,12 @@ def biased(t: Translator, scores: Scores, bias: Tensor) -> Scores:
     if bias.sequence:
         raise Refused("a mask or a bias that is computed from data")
     dims: list[Axis] = [()] * (3 - len(bias.dims)) + bias.dims
-    if shape(dims[-3:]) != bias_shape(scores) or any(real(d) for d in dims[:-3]):
-        raise Refused(f"a bias of attention of shape {shape(bias.dims)}; it must be {bias_shape(scores)}, the same for all rows of the batch")
+    wanted = bias_shape(scores)
+    if any(n not in (1, w) for n, w in zip(shape(dims[-3:]), wanted, strict=True)) or any(real(d) for d in dims[:-3]):
+        raise Refused(f"a bias of attention of shape {shape(bias.dims)}; it must be {wanted}, or 1 instead, the same for all rows of the batch")
     bias = replace(bias, dims=dims[-3:])
+    if shape(d if real(d) else () for d in bias.dims) != wanted:  # the same for several heads, queries or keys
+        bias = t.broadcast(t.graph.add, t.tensor(torch.zeros(wanted)), bias)
     return replace(scores, bias=bias if scores.bias is None else t.broadcast(t.graph.add, scores.bias, bias))
 
 
@@ -829,6 +832,8 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     if not s.softmax:
         raise Refused("q k^T is multiplied without a softmax")
     q, k, v = s.q, s.k, t.tensor(value)
+    if any(len(real(x.dims[-2])) > 1 for x in (q, k, v)):
+        raise Refused("attention in windows that are cut out of the rows of the batch, as Swin's; it works where windows are the batch's rows")
     together(*(functools.partial(t.mark, x, x.dims[-2], lead_of(x)) for x in (q, k, v)))
     q, k, v = (t.as_sequence(x, x.dims[-2], lead_of(x)) for x in (q, k, v))
     if any(a.repeats for x in (q, k, v) for a in lead_of(x)):
@@ -1142,7 +1147,7 @@ def slice_(t: Translator, self: Any, dim: int = 0, start: Any = None, end: Any =
     new = [*dims[:dim], cut, *dims[dim + 1 :]]
     if isinstance(self, Data):
         return part_of(t, self, lambda x: x.narrow(dim, first, last - first), new, f"{dim}.{first}.{last}")
-    if isinstance(self, torch.nn.Parameter) and first == 0 and dim == self.dim() - 2:
+    if isinstance(self, torch.nn.Parameter) and first == 0 and dim == self.dim() - 2 and math.prod(self.shape[:dim]) == 1:
         return Positions(t.tensor(self), new)
     return part(t, t.tensor(self), dim, first, last - first)
 
@@ -1737,10 +1742,10 @@ def row_losses(t: Translator, logs: Tensor, target: Any, weight: Any, ignored: i
         assert t.node is not None
         own = mul(t, own, of_mask(target, f"weights.{t.node.name}", torch.float32, of_row))
     if not smoothing:
-        return neg(t, own)
+        return scaled(t, own, -1)
     each = total(t, logs if weight is None else mul(t, logs, weight), -1)
     each = mul(t, each, of_mask(target, f"counts.{ignored}", torch.float32, lambda given: (given != ignored).float()))
-    return neg(t, add(t, scaled(t, own, 1 - smoothing), scaled(t, each, smoothing / length(logs.dims[-1]))))
+    return t.broadcast(t.graph.add, scaled(t, own, smoothing - 1), scaled(t, each, -smoothing / length(logs.dims[-1])))
 
 
 def rows_and_indices(t: Translator, x: Tensor, target: Any) -> tuple[Plain, Plain]:

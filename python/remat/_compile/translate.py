@@ -254,6 +254,8 @@ class Translator:
     def _replace(self, node: Node, made: Any) -> None:
         """An in-place op: later readers of its operand see the result."""
         first: Node = node.args[0]  # type: ignore[assignment]
+        if isinstance(made, Data) and made is not self.env[first]:  # PyTorch computes from the batch as it was given
+            raise Refused("it changes the batch's own tensor in place; use the op that returns a result")
         order = {n: i for i, n in enumerate(self.exported.graph.nodes)}
         whole = first
         while whole.op == "call_function" and is_view(whole):
