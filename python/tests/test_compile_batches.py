@@ -104,3 +104,113 @@ def test_tensors_in_containers_are_refused(nested):
     x = new()
     with pytest.raises(remat.Error, match=r"argument 1 .*give its tensors as arguments"):
         remat.compile(Net(), nn.MSELoss(), (nested(x), x))
+
+
+# ---- Calls of one update --------------------------------------------------------------------------------------------
+
+
+def sequences(rows=3, steps=6):
+    return torch.randn(rows, steps, C), torch.randn(rows, steps, C)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(C, C, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+def averaged(model, step, batches):
+    """The gradients of K calls are the average of PyTorch's."""
+    peer = copy.deepcopy(model)
+    peer.zero_grad()
+    losses = []
+    for i, (x, y) in enumerate(batches, 1):
+        loss = F.mse_loss(peer(x), y)
+        (loss / len(batches)).backward()
+        losses.append(loss.item())
+        assert float(step(x, y)) == pytest.approx(sum(losses) / i, rel=1e-5)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("rows, steps", [(2, 6), (3, 4), (5, 6), (1, 6)])
+def test_calls_of_an_update_have_one_shape(rows, steps):
+    """A call of another one changes nothing: the update goes on, and the next may have another shape."""
+    model = Recurrent()
+    step = remat.compile(model, nn.MSELoss(), sequences(), micro_steps=3)
+    batches = [sequences() for _ in range(3)]
+    peer = copy.deepcopy(model)
+    for i, (x, y) in enumerate(batches):
+        F.mse_loss(peer(x), y).div(3).backward()
+        for _ in range(2 if i else 0):
+            before = [p.grad.clone() for p in model.parameters()]
+            with pytest.raises(remat.Error, match=rf"call {i + 1} of micro_steps=3: argument 1 is .*\({rows}, {steps}, {C}\) after .*\(3, 6, {C}\)"):
+                step(*sequences(rows, steps))
+            assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
+        step(x, y)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+    averaged(model, step, [sequences(rows, steps) for _ in range(3)])
+    averaged(model, step, [sequences() for _ in range(3)])
+
+
+def test_evaluations_may_come_amid_an_update():
+    model, batches = Recurrent(), [sequences() for _ in range(3)]
+    step = remat.compile(model, nn.MSELoss(), sequences(), micro_steps=3)
+    peer = copy.deepcopy(model)
+    for x, y in batches:
+        F.mse_loss(peer(x), y).div(3).backward()
+        step(x, y)
+        step.evaluate(x, y)
+        step.evaluate(*sequences(2, 4))
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+
+
+def larger_evaluation(model, step):
+    step.evaluate(*sequences(50, 60))
+
+
+def evaluation_mode(model, step):
+    model.eval()
+    step(*sequences())
+
+
+def replaced(model, step):
+    model.layer.weight_hh_l0 = nn.Parameter(torch.randn(3 * C, C))
+    step(*sequences())
+
+
+@pytest.mark.parametrize("change, words", [(larger_evaluation, "evaluate larger"), (evaluation_mode, "eval"), (replaced, "weight_hh_l0 was replaced")])
+def test_changes_amid_an_update_are_refused(change, words):
+    model = Recurrent()
+    step = remat.compile(model, nn.MSELoss(), sequences(), micro_steps=2)
+    step(*sequences())
+    with pytest.raises(remat.Error, match=f"call 2 of micro_steps=2: .*{words}"):
+        change(model, step)
+
+
+def test_update_begins_anew_after_an_error():
+    model = Recurrent()
+    step = remat.compile(model, nn.MSELoss(), sequences(), micro_steps=2)
+    step(*sequences())
+    with pytest.raises(remat.Error, match="nan"):
+        step(sequences()[0] * float("nan"), sequences()[1])
+    averaged(model, step, [sequences(2, 4) for _ in range(2)])
+
+
+def test_named_arguments_may_come_in_any_order():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(C, C)
+
+        def forward(self, x, y):
+            return F.mse_loss(self.layer(x), y)
+
+    model, x, y = Named(), new(), new()
+    step = remat.compile(model, None, {"x": x, "y": y}, micro_steps=2)
+    assert step(x=x, y=y) == step(y=y, x=x)

@@ -34,7 +34,8 @@ def compile(
         use the same memory. Every batch has the example's arguments, dtypes and numbers of axes.
     optimizer="adamw", lr=1e-3, ..: the whole update happens in the step; `step.lr` may change. Otherwise lr is None.
     config: settings of the session (remat.Config): memory_budget, strategy, seed, .. micro_steps=K averages the gradients
-        of K calls, only without optimizer. seed: of dropout's masks; without it, the number given to torch.manual_seed.
+        of K calls of one shape, only without optimizer; these return the mean loss of the update's calls so far.
+        seed: of dropout's masks; without it, the number given to torch.manual_seed.
 
     The model stays as it is: its parameters, buffers and .grad are used where they lie, in float32 on the CPU. It is
     captured once for each shape and mode (train() or eval()) that a training call has. Each training call draws new

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from .. import distributed, errors
+from .. import distributed
 from .._library import invalid
+from ..errors import Error
 from ..plan import Plan
 from ..session import Session
 from . import ops as _ops  # registers the translations
@@ -130,12 +131,15 @@ class Step:
         self._shapes: OrderedDict[Any, _Shape] = OrderedDict()
         self._captures: dict[Any, list[_Capture]] = {}
         self._calls = 0  # each training call draws its own dropout masks
+        self._parts = config.get("micro_steps") or 1  # calls for each update of PyTorch's optimizer
+        self._part = 0  # how many of them were made
+        self._of_parts: Any = None  # the key of their shape
         self.first: Session | None = None
         batch, named = _batch(example_batch)
         for name, x in _arguments(batch, named).items():
             if isinstance(x, tuple | list | Mapping):
                 raise invalid(f"{name} is a {type(x).__name__}; give its tensors as arguments of their own")
-        self._kinds = _kinds(batch, named)
+        self._kinds, self._names = _kinds(batch, named), list(named)
         self._integers = {n: x.dtype for n, x in _arguments(batch, named).items() if getattr(x, "dtype", None) in _INTEGERS}
         self._tensors, self._modes = _tensors(model), _modes(model)
         self._shape(batch, named, self._modes)
@@ -146,14 +150,16 @@ class Step:
         """One training step. Returns the loss. Without `optimizer` the gradients are in .grad, which each call replaces."""
         if self.updates and not (isinstance(self.lr, int | float) and math.isfinite(self.lr) and self.lr >= 0):
             raise invalid(f"step.lr is {self.lr!r}; give a finite learning rate of at least 0")
-        shape = self._ready(batch, named, _modes(self.model))
+        shape = self._ready(batch, named, _modes(self.model), training=True)
         self._modes = _modes(self.model)
         shape.follow(self)
         if self.updates:
             result = shape.session.step(lr=float(self.lr or 0))
         else:
             shape.session.step_count, self._calls = self._calls, self._calls + 1
+            part, self._part = self._part, 0  # after an error the session begins the update anew
             result = shape.session.forward_backward()
+            self._part = (part + 1) % self._parts
             for weight, row in shape.program.frozen_rows:
                 weight.grad[row] = 0  # type: ignore[index]
         with torch.no_grad():
@@ -191,13 +197,29 @@ class Step:
             self._gradients[parameter] = torch.zeros_like(parameter, requires_grad=False)
         return self._gradients[parameter]
 
-    def _ready(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
-        self._check_model()
+    def _ready(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...], training: bool = False) -> _Shape:
+        _check_kinds(self._kinds, _kinds(batch, named))
         batch = tuple(self._like_example(f"argument {i}", x) for i, x in enumerate(batch, 1))
-        named = {name: self._like_example(f"argument {name!r}", x) for name, x in named.items()}
+        named = {name: self._like_example(f"argument {name!r}", named[name]) for name in self._names}
+        if training:
+            self._check_part(batch, named, modes)
+        self._check_model()
         shape = self._shape(batch, named, modes)
         shape.feed([*batch, *named.values()])
         return shape
+
+    def _check_part(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> None:
+        """Each shape has a session, which has the gradients of its own calls. Those of an update are of one."""
+        key = _key([*batch, *named.values()], modes)
+        if self._part and key != self._of_parts:
+            for name, own, first in zip(_arguments(batch, named), key[0], self._of_parts[0], strict=True):
+                if own != first:
+                    raise self._amid(f"{name} is {_described(own)} after {_described(first)}; give the calls of an update batches of one shape")
+            raise self._amid("the model changed between train() and eval(); change it after the last call of an update")
+        self._of_parts = key
+
+    def _amid(self, what: str) -> Error:
+        return invalid(f"call {self._part + 1} of micro_steps={self._parts}: {what}")
 
     def _like_example(self, name: str, x: Any) -> Any:
         """Integers in the example's dtype."""
@@ -206,14 +228,12 @@ class Step:
 
     def _shape(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         tensors = [*batch, *named.values()]
-        _check_kinds(self._kinds, _kinds(batch, named))
         for x in tensors:
             if isinstance(x, torch.Tensor) and x.device.type != "cpu":
                 raise invalid(f"a tensor of the batch is on {x.device}; compile works on the CPU")
             if isinstance(x, torch.Tensor) and x.requires_grad:
                 raise invalid("a tensor of the batch requires its gradient, which a compiled step does not compute; detach it")
-        sizes = tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in tensors)
-        key = (tuple(named), sizes, modes)
+        key = _key(tensors, modes)
         if key not in self._shapes:
             with _in_modes(self.model, modes):
                 made = self._make(batch, named, modes)  # may begin anew, with no other shapes
@@ -231,9 +251,11 @@ class Step:
         changed = next(read, None)
         if tensors == self._tensors and changed is None:
             return
+        what = f"{changed} changed" if changed else _difference(self._tensors, tensors)
         if self.updates:
-            what = f"{changed} changed" if changed else _difference(self._tensors, tensors)
             raise invalid(f"{what} since compile; compile the model again")
+        if self._part:
+            raise self._amid(f"{what}; change it after the last call of an update")
         self._begin_anew()
         self._tensors = tensors
 
@@ -243,13 +265,15 @@ class Step:
     def _make(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         try:
             made = self._captured(batch, named, modes)
-        except errors.Error as error:
+        except Error as error:
             if self.first is None or "share" not in str(error) and "arena" not in str(error):
                 if self.first is not None and any(isinstance(x, torch.Tensor) and 1 in x.shape for x in [*batch, *named.values()]):
                     raise invalid(f"{error}; a batch has an axis of size 1: leave it out, such as by drop_last=True") from None
                 raise
             if self.updates:
                 raise invalid(f"{error}; compile with the largest batch as example_batch") from None
+            if self._part:  # an evaluation amid the calls of an update
+                raise self._amid(f"{error}; evaluate larger batches after the last call of an update") from None
             self._begin_anew()  # gradients and parameters are PyTorch's: begin anew with the larger one
             made = self._captured(batch, named, modes)
         self.first = self.first or made.session
@@ -258,7 +282,7 @@ class Step:
     def _captured(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...]) -> _Shape:
         """The second shape opens the axes in which it differs from the first, so that later ones need no export."""
         tensors = [*batch, *named.values()]
-        key = (tuple(named), modes, tuple(None if isinstance(x, torch.Tensor) else x for x in tensors))
+        key = (modes, tuple(None if isinstance(x, torch.Tensor) else x for x in tensors))
         captures = self._captures.setdefault(key, [])
         for capture in captures:
             if (sizes := capture.sizes(tensors)) is not None:
@@ -266,7 +290,7 @@ class Step:
         axes = _open_axes(_sizes(tensors), [capture.shapes for capture in captures])
         if axes and not any(capture.axes >= axes for capture in captures):
             # What torch.export or the translation cannot leave open is captured as it is.
-            with contextlib.suppress(errors.Error, RuntimeError, ValueError):
+            with contextlib.suppress(Error, RuntimeError, ValueError):
                 capture = _Capture(self, batch, named, axes)
                 made = _Shape(self, capture, capture.sizes(tensors) or {}, tensors)
                 captures.append(capture)
@@ -299,6 +323,15 @@ def _batch(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _arguments(batch: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     return {f"argument {i}": x for i, x in enumerate(batch, 1)} | {f"argument {name!r}": x for name, x in named.items()}
+
+
+def _key(tensors: list[Any], modes: tuple[bool, ...]) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+    """What a session is made for."""
+    return tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in tensors), modes
+
+
+def _described(x: Any) -> str:
+    return f"a tensor of shape {x[0]}" if isinstance(x, tuple) else repr(x)
 
 
 def _kinds(batch: tuple[Any, ...], named: dict[str, Any]) -> dict[str, str]:
