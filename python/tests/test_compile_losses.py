@@ -138,6 +138,9 @@ OF_ELEMENTS = {
     "bce, pos_weight": lambda o, y, m: F.binary_cross_entropy_with_logits(
         o, y.sigmoid(), pos_weight=torch.tensor([0.5, 3], dtype=o.dtype), weight=m[..., None].to(o.dtype)
     ),
+    "KL": lambda o, y, m: F.kl_div(o.log_softmax(-1), torch.where(y > 0, y, 0.0), reduction="batchmean"),
+    "KL of logarithms": lambda o, y, m: (F.kl_div(o.log_softmax(-1), y.log_softmax(-1), reduction="none", log_target=True).sum(-1) * m).mean(),
+    "KL of what is computed": lambda o, y, m: F.kl_div(o.log_softmax(-1), (o * y).log_softmax(-1), log_target=True, reduction="sum"),
     "by hand": lambda o, y, m: ((o - y) ** 2).mean() + (o - y).abs().sum((1, 2)).mean(),
     "means of rows": lambda o, y, m: (((o - y) ** 2).mean(2) * m).sum(1).div(m.sum(1)).mean(),
     "root of the mean": lambda o, y, m: ((o - y) ** 2).mean().sqrt(),
@@ -226,7 +229,7 @@ def test_norms_of_zeros_have_pytorchs_gradients(function):
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (lambda o, y: F.kl_div(o.log_softmax(-1), y.softmax(-1)), "kl_div"),
+        (lambda o, y: F.kl_div(o.log_softmax(-1), o.softmax(-1), reduction="sum"), "kl_div.*log_target"),
         (lambda o, y: F.binary_cross_entropy(o.sigmoid(), y.sigmoid()), "binary_cross_entropy"),
         (lambda o, y: (o - y).norm(p=3), "order 3"),
         (lambda o, y: ((o - y) ** 1.5).sum(), "power of 1.5"),

@@ -1848,6 +1848,19 @@ def bce_with_logits(
     return reduced(t, losses if weight is None else mul(t, losses, weight), reduction)
 
 
+@op("kl_div")
+def kl_div(t: Translator, self: Any, target: Any, reduction: int = 1, log_target: bool = False) -> Any:
+    """target (log target - x), x being log-probabilities; 0 where the target is 0."""
+    if shape(dims_of(self)) != shape(dims_of(target)):
+        raise Refused(f"shapes {shape(dims_of(self))} and {shape(dims_of(target))} differ")
+    if log_target:
+        return reduced(t, mul(t, exp(t, target), sub(t, target, self)), reduction)
+    if not isinstance(target, Data):
+        raise Refused("targets that are computed; give their logarithms, log_softmax and log_target=True")
+    entropy = of_mask(target, "x log x", torch.float32, lambda x: torch.xlogy(x, x))
+    return reduced(t, sub(t, entropy, mul(t, target, self)), reduction)
+
+
 def difference(t: Translator, x: Any, y: Any) -> Tensor:
     if shape(dims_of(x)) != shape(dims_of(y)):
         raise Refused(f"shapes {shape(dims_of(x))} and {shape(dims_of(y))} differ")
