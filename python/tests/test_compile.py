@@ -330,6 +330,8 @@ LAYERS = {
     "PReLU": nn.PReLU(2),
     "maximum": lambda x: x.amax((2, 3), keepdim=True) + x.max(-1, keepdim=True)[0] + F.adaptive_max_pool2d(x, 1),
     "maximum over the last axis but one": lambda x: x.amax(2) + x.max(-2, keepdim=True).values.squeeze(2),
+    "roll": lambda x: F.relu(x.roll((2, -1), (2, 3)) * 2 + x.roll(1, 1)) + x.roll(-9, 3),
+    "every second": lambda x: torch.cat([x[:, :, ::2, 1::2].flatten(1), x[:, 1::2, 4::3].flatten(1), x[..., 5::4].flatten(1), x[..., ::7].flatten(1)], 1),
     "max pool, ceil_mode": lambda x: F.max_pool2d(F.relu(x), 3, 2, ceil_mode=True),
     "max pool of a row": lambda x: F.max_pool1d(x.flatten(2), 4, 3),
     "pool to more": nn.AdaptiveAvgPool2d((12, 7)),

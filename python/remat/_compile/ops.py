@@ -1137,10 +1137,10 @@ def slice_(t: Translator, self: Any, dim: int = 0, start: Any = None, end: Any =
     dim %= len(dims)
     n = length(dims[dim])
     first, last, _ = slice(start, end).indices(n)
-    if step != 1:
-        raise Refused(f"a slice with step {step}")
-    if (first, last) == (0, n):
+    if (first, last, step) == (0, n, 1):
         return self
+    if step != 1 and not isinstance(self, Stack):
+        return every(t, self, dim, range(first, last, step))
     if isinstance(self, Stack) and dim == 0:
         return Stack(self.parts[first:last], [(Atom(last - first),), *dims[1:]])
     cut = (Atom(last - first),)
@@ -1150,6 +1150,35 @@ def slice_(t: Translator, self: Any, dim: int = 0, start: Any = None, end: Any =
     if isinstance(self, torch.nn.Parameter) and first == 0 and dim == self.dim() - 2 and math.prod(self.shape[:dim]) == 1:
         return Positions(t.tensor(self), new)
     return part(t, t.tensor(self), dim, first, last - first)
+
+
+def every(t: Translator, self: Any, dim: int, indices: range) -> Any:
+    """x[.., first::step, ..]: the first of each `step` elements; the last ones may be fewer."""
+    first, step, count = indices.start, indices.step, len(indices)
+    if isinstance(self, Data):
+        cut = (slice(None),) * dim + (slice(first, indices.stop, step),)
+        dims = [*self.dims[:dim], (Atom(count),), *self.dims[dim + 1 :]]
+        return part_of(t, self, lambda x: x[cut], dims, f"{dim}.{first}.{indices.stop}.{step}")
+    x = t.tensor(self)
+    if count == 1:
+        return part(t, x, dim, first, 1)
+    if first + count * step > length(x.dims[dim]):
+        return cat(t, [every(t, x, dim, indices[:-1]), part(t, x, dim, indices[-1], 1)], dim)
+    return select(t, unflatten(t, part(t, x, dim, first, count * step), dim, [count, step]), dim + 1, 0)
+
+
+@op("roll")
+def roll(t: Translator, self: Any, shifts: Any, dims: Any = ()) -> Any:
+    x = t.tensor(self)
+    given = [y if isinstance(y, list | tuple) else [y] for y in (shifts, dims)]
+    axes = [d % len(x.dims) for d in given[1]] or [0]
+    if not given[1] and len(x.dims) > 1:
+        raise Refused("a roll over all axes as one; give dims")
+    for shift, dim in zip(given[0], axes, strict=True):
+        n = length(x.dims[dim])
+        if moved := shift % n:
+            x = cat(t, [part(t, x, dim, n - moved, moved), part(t, x, dim, 0, n - moved)], dim)
+    return x
 
 
 @view("narrow")
