@@ -198,9 +198,10 @@ class Step:
         return self._gradients[parameter]
 
     def _ready(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...], training: bool = False) -> _Shape:
-        _check_kinds(self._kinds, _kinds(batch, named))
         batch = tuple(self._like_example(f"argument {i}", x) for i, x in enumerate(batch, 1))
-        named = {name: self._like_example(f"argument {name!r}", named[name]) for name in self._names}
+        named = {name: self._like_example(f"argument {name!r}", x) for name, x in named.items()}
+        _check_kinds(self._kinds, _kinds(batch, named))
+        named = {name: named[name] for name in self._names}
         if training:
             self._check_part(batch, named, modes)
         self._check_model()
