@@ -280,6 +280,10 @@ remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b) {
 remat_value remat_div(remat_graph *graph, remat_value a, remat_value b) {
     return is_second(graph, a, b) ? remat_mul(graph, a, remat_reciprocal(graph, b)) : add_broadcast(graph, "div", a, b);
 }
+remat_value remat_masked(remat_graph *graph, remat_value x, remat_value mask) {
+    if (is_second(graph, x, mask)) x = remat_add(graph, remat_scale(graph, mask, 0), x); /* repeated along time */
+    return add_broadcast(graph, "masked", x, mask);
+}
 remat_value remat_sigmoid(remat_graph *graph, remat_value x) { return BUILD("sigmoid", x.id); }
 remat_value remat_tanh(remat_graph *graph, remat_value x) { return BUILD("tanh", x.id); }
 remat_value remat_relu(remat_graph *graph, remat_value x) { return BUILD("relu", x.id); }

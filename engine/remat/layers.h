@@ -270,6 +270,9 @@ remat_value remat_add(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_div(remat_graph *graph, remat_value a, remat_value b);
+/* x where mask > 0, elsewhere 0, also where x or its gradient is infinite or NaN. The mask, f32, has no gradient. Shapes
+ * broadcast as above. */
+remat_value remat_masked(remat_graph *graph, remat_value x, remat_value mask);
 remat_value remat_scale(remat_graph *graph, remat_value x, double factor); /* factor x */
 remat_value remat_shift(remat_graph *graph, remat_value x, double amount); /* x + amount */
 /* PyTorch's functions of the same names. */

@@ -1,4 +1,4 @@
-/* broadcast.cuh: the CUDA kernels of the ops add, sub, mul and div (broadcast.h): a thread per element of y, and of the gradient
+/* broadcast.cuh: the CUDA kernels of the ops add, sub, mul, div and masked (broadcast.h): a thread per element of y, and of the gradient
  * of an operand that is not repeated, or for four if both operands have the shape of y; a block per element of a gradient that is a
  * sum. */
 #ifndef RM_BROADCAST_CUH
@@ -44,7 +44,7 @@ static inline rm_broadcast broadcast_of(const remat_call *call, const remat_desc
     return rm_broadcast_of(x, y);
 }
 
-/* dy / f or dy f, with f the element of the other operand that meets element e of y; dy alone if there is no other. */
+/* dy / f, dy f, or dy where f is positive, with f the element of the other operand that meets element e of y; dy alone if there is no other. */
 template <typename number>
 static __device__ number term_of(const rm_broadcast &s, int operand, int64_t e, const float *dy,
                                  const rm_broadcast_slope &slope) {
@@ -52,6 +52,7 @@ static __device__ number term_of(const rm_broadcast &s, int operand, int64_t e, 
     rm_broadcast_at(&s, e, at);
     if (!slope.other) return dy[e];
     number f = ((const float *)slope.other)[at[!operand]];
+    if (slope.masks) return f > 0 ? (number)dy[e] : 0;
     return slope.divides ? (number)dy[e] / f : (number)dy[e] * f;
 }
 
@@ -100,7 +101,7 @@ static inline void launch_gradient(const remat_call *call, int operand, rm_broad
     if (rm_broadcast_repeats(&s, operand) || input == SHARED)
         RM_LAUNCH_TOGETHER(summed_gradient, count, RM_SUM_THREADS, call->queue, s, operand, s.count / count, slope, dy,
                            input == SHARED, dx);
-    else if (is_plain(s) && !slope.divides && !slope.own)
+    else if (is_plain(s) && !slope.divides && !slope.masks && !slope.own)
         RM_LAUNCH_FOURS(gradient_plain, s.count, call->queue, s.count, dy, (const float *)slope.other,
                         (float)slope.sign, dx);
     else

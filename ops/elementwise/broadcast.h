@@ -1,4 +1,4 @@
-/* broadcast.h: NumPy's broadcasting for the ops add, sub, mul and div, on the CPU and CUDA. Axes are aligned from the last; where
+/* broadcast.h: NumPy's broadcasting for the ops add, sub, mul, div and masked, on the CPU and CUDA. Axes are aligned from the last; where
  * one operand has 1, or no axis, its elements are repeated, and its gradient is a sum.
  *
  * The second operand is x[B] if it is a sequence exactly if x[A] is one, and x[SHARED] if it is static and x[A] a sequence:
@@ -68,6 +68,7 @@ typedef struct {
     double sign;
     const void *other, *own; /* real */
     bool divides;            /* by `other` */
+    bool masks;              /* nothing where `other` is not positive, dy elsewhere */
 } rm_broadcast_slope;
 
 #ifndef __cplusplus
@@ -177,6 +178,8 @@ static inline void rm_broadcast_sum_row(const rm_broadcast_row *r, int operand, 
     double *to = sums + r->at[operand];
     if (slope.divides)
         for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] / (double)f[i * step];
+    else if (slope.masks)
+        for (int64_t i = 0; i < r->count; i++) to[i * along] += f[i * step] > 0 ? (double)dy[r->y + i] : 0;
     else
         for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] * (f ? (double)f[i * step] : 1);
 }
@@ -188,6 +191,8 @@ static inline void rm_broadcast_gradient_row(const rm_broadcast_row *r, int oper
     const real *own = slope.own;
     if (slope.divides)
         for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = sign * dy[r->y + i] / f[i * step];
+    else if (slope.masks)
+        for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = f[i * step] > 0 ? dy[r->y + i] : 0;
     else
         for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = sign * dy[r->y + i] * (f ? f[i * step] : 1);
     for (int64_t i = 0; own && i < r->count; i++) dx[r->y + i] = dx[r->y + i] / own[r->y + i] / own[r->y + i];

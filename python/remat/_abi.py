@@ -1063,6 +1063,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_sub": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_mul": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_div": (remat_value, [c.c_void_p, remat_value, remat_value]),
+    "remat_masked": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_scale": (remat_value, [c.c_void_p, remat_value, c.c_double]),
     "remat_shift": (remat_value, [c.c_void_p, remat_value, c.c_double]),
     "remat_sigmoid": (remat_value, [c.c_void_p, remat_value]),

@@ -363,6 +363,11 @@ class Builders:
         along time. Two sequences must have the same T, B and number of axes."""
         return self._build("div", a, b)
 
+    def masked(self, x: Value, mask: Value) -> Value:
+        """x where mask > 0, elsewhere 0, also where x or its gradient is infinite or NaN. The mask, f32, has no gradient. Shapes
+        broadcast as above."""
+        return self._build("masked", x, mask)
+
     def scale(self, x: Value, factor: float) -> Value:
         """factor x"""
         return self._build("scale", x, factor)

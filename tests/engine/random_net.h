@@ -268,7 +268,9 @@ static remat_value enlarged(net *n, bool timed) {
 static remat_value divided(net *n) {
     remat_graph *g = n->graph;
     remat_value x = pick(n), above = remat_shift(g, remat_mul(g, x, x), 1);
-    switch (draw(4)) {
+    switch (draw(5)) {
+    case 4:
+        return remat_masked(g, pick(n), pick(n));
     case 0:
         return remat_div(g, pick(n), remat_sqrt(g, above));
     case 1:

@@ -224,6 +224,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_rsqrt(NULL, none).id == 0)                                                                                 \
     X(remat_reciprocal(NULL, none).id == 0)                                                                            \
     X(remat_div(NULL, none, none).id == 0)                                                                             \
+    X(remat_masked(NULL, none, none).id == 0)                                                                          \
     X(remat_pick(NULL, none, none).id == 0)                                                                            \
     X(remat_clamp(NULL, none, 0, 1).id == 0)                                                                           \
     X(remat_hardtanh(NULL, none, 0, 1).id == 0)                                                                        \

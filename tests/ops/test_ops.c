@@ -127,6 +127,21 @@ START_TEST(quotients_and_picked_columns_have_known_values) {
 }
 END_TEST
 
+START_TEST(masked_values_are_not_read) {
+    double a[4] = {1, -INFINITY, NAN, INFINITY}, mask[4] = {1, 0, -1, 1}, dx;
+    remat_tensor x = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), a};
+    remat_tensor m = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), mask};
+    CLOSE(y_of("masked", NULL, x, m, none, &dx, 0), 1.0);
+    CLOSE(dx, 1.0);
+    for (int i = 1; i < 3; i++) {
+        CLOSE(y_of("masked", NULL, x, m, none, &dx, i), 0.0);
+        CLOSE(dx, 0.0);
+    }
+    ck_assert(isinf(y_of("masked", NULL, x, m, none, &dx, 3)));
+    CLOSE(dx, 1.0);
+}
+END_TEST
+
 START_TEST(columns_have_known_values) {
     double a[4] = {1, 2, 3, 4}, b[2] = {5, 6}, dx;
     remat_tensor left = {rm_desc_make(REMAT_F64, 2, (int64_t[]){2, 2}), a};
@@ -384,6 +399,7 @@ int main(void) {
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, logarithms_are_within_two_ulp);
     tcase_add_test(numbers, quotients_and_picked_columns_have_known_values);
+    tcase_add_test(numbers, masked_values_are_not_read);
     tcase_add_test(numbers, columns_have_known_values);
     tcase_add_test(numbers, time_is_reversed);
     tcase_add_loop_test(numbers, minimal_cells_have_known_values, 0, 2);

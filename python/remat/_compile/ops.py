@@ -711,7 +711,7 @@ def masked_fill(t: Translator, self: Any, mask: Any, value: Any) -> Any:
 
 @op("where")
 def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
-    """condition is a mask of the batch, or constant: one * mask + other * (1 - mask)."""
+    """condition is a mask of the batch, or constant. Of the two sides each is read, and has a gradient, only where it is chosen."""
     fill = -(number(other) or 0)
     if isinstance(self, Scores) and fill >= FILL:
         return masked(t, self, condition, fill)
@@ -720,7 +720,15 @@ def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
     for x in (self, other):
         if (n := number(x)) is not None and not math.isfinite(n):
             raise Refused(f"a mask that writes {n} outside attention; write a finite number")
-    return add(t, mul(t, as_numbers(condition), self), mul(t, as_numbers(inverted(condition)), other))
+    return add(t, kept(t, self, condition), kept(t, other, inverted(condition)))
+
+
+def kept(t: Translator, x: Any, mask: Any) -> Any:
+    """x where the mask is True, elsewhere 0."""
+    mask = as_numbers(mask)
+    if number(x) is not None:
+        return mul(t, mask, x)
+    return t.broadcast(t.graph.masked, promoted(x), mask)
 
 
 def of_mask(mask: Any, label: str, dtype: Any, function: Any) -> Any:
