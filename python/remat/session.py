@@ -513,6 +513,7 @@ class Session:
 def _set(struct: _abi.remat_config, name: str, value: Any) -> None:
     if value is None:  # the default
         return
+    given = value
     try:
         if name == "memory_budget":
             value = size(value)
@@ -524,7 +525,7 @@ def _set(struct: _abi.remat_config, name: str, value: Any) -> None:
         if isinstance(value, int) and getattr(struct, name) != value:  # ctypes cuts off bits
             raise invalid(f"{name} is {value}, which is out of range")
     except TypeError as error:
-        raise TypeError(f"{name} cannot be {value!r}: {error}") from None
+        raise TypeError(f"{name} cannot be {given!r}, of type {type(given).__name__}") from None
 
 
 def correct(logits: ArrayLike, targets: ArrayLike, k: int = 1) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import pytest
@@ -295,3 +296,48 @@ def test_means_of_padded_rows_divide_by_the_lengths_of_the_batch():
             return (self.rnn(x)[0] * kept).sum(1) / kept.sum(1) + self.linear(x[:, 0]) / lengths[:, None]
 
     check(Model(None), nn.MSELoss(), torch.randn(B, T, C), torch.tensor([T, 2, 4]), torch.randn(B, C))
+
+
+# ---- Refusals say what they are about -----------------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(C, C), function
+
+    def forward(self, x):
+        return self.function(self.layer(x))
+
+
+@pytest.mark.parametrize("function", [lambda h: 2**h, lambda h: h**h, lambda h: h ** torch.arange(C)])
+def test_exponents_that_are_tensors_are_refused(function):
+    with pytest.raises(remat.Error, match=r"in forward: aten::pow .*: a power of a tensor; only 1 to 4"):
+        remat.compile(Layer(function), nn.MSELoss(), (torch.randn(B, C), torch.randn(B, C)))
+
+
+def test_expanded_masks_of_queries_are_refused():
+    class Queries(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(C, 3 * C)
+
+        def forward(self, x, mask):
+            q, k, v = (z.unflatten(-1, (2, 2)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, mask[:, None, :, None].expand(B, 1, T, T))
+            return y.transpose(1, 2).flatten(2)
+
+    with pytest.raises(remat.Error, match=r"in forward: aten::scaled_dot_product_attention .*a mask of queries"):
+        remat.compile(Queries(), nn.MSELoss(), (torch.randn(B, T, C), torch.ones(B, T).bool(), torch.randn(B, T, C)))
+
+
+def test_errors_in_the_trace_are_not_printed(capfd, caplog):
+    """PyTorch logs the stack of an error that it raises."""
+    with pytest.raises(remat.Error, match="uint8"):
+        remat.compile(nn.Linear(C, V), nn.CrossEntropyLoss(), (torch.randn(B, C), torch.zeros(B, dtype=torch.uint8)))
+    assert all(r.levelno < logging.WARNING for r in caplog.records) and not capfd.readouterr().err
+
+
+def test_settings_of_another_type_are_named_as_they_were_given():
+    with pytest.raises(TypeError, match="seed cannot be 'a', of type str"):
+        remat.compile(nn.Linear(C, C), nn.MSELoss(), (torch.randn(B, C), torch.randn(B, C)), seed="a")

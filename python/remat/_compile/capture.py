@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import operator
 import os
@@ -310,6 +311,17 @@ def _kept(model: nn.Module) -> Iterator[None]:
                 x.detach().copy_(value)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Of an error in the trace PyTorch would print the whole stack, although it raises it, too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 class _Whole(nn.Module):
     """A model and its loss as one module."""
 
@@ -340,7 +352,7 @@ def export(
     parts = {"batch": tuple(of[: len(batch)]), "named": dict(zip(named, of[len(batch) :], strict=True))}
     dynamic = {name: part for name, part in parts.items() if part} if axes else None
     whole = _Whole(model, loss_fn)
-    with _swapped(), _kept(model):
+    with _swapped(), _kept(model), _quiet():
         try:
             program = torch.export.export(whole, batch, named, dynamic_shapes=dynamic, strict=False)
         except GuardOnDataDependentSymNode as error:

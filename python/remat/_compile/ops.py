@@ -294,7 +294,8 @@ def power(t: Translator, self: Any, exponent: Any = 2) -> Any:
     if (n := number(exponent)) in POWERS:
         return unary(t, self, getattr(t.graph, POWERS[n]))
     if n not in (1, 2, 3, 4):
-        raise Refused(f"a power of {exponent}; only 1 to 4, 0.5, -0.5 and -1 are supported")
+        power = exponent if isinstance(exponent, int | float) else "a tensor"
+        raise Refused(f"a power of {power}; only 1 to 4, 0.5, -0.5 and -1 are supported")
     out = self
     for _ in range(int(exponent) - 1):
         out = mul(t, out, self)
@@ -800,6 +801,8 @@ def of_queries(t: Translator, s: Scores, batch: Axis) -> tuple[Data, Scores]:
     mask = s.padding
     if len(mask.dims) < 2 or not real(mask.dims[-2]):
         return mask, s
+    if length(mask.dims[-1]) > 1 and not real(mask.dims[-1]):
+        raise Refused("a mask of queries, the same for all keys; mask keys only")
     if real(a for d in mask.dims for a in d) != real(a for d in mask.source for a in d):
         raise Refused("a transposed mask of the batch; make it as (rows, queries, keys)")
     compute, queries, keys = mask.compute, length(mask.dims[-2]), length(mask.dims[-1])
