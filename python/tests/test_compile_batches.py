@@ -214,3 +214,20 @@ def test_named_arguments_may_come_in_any_order():
     model, x, y = Named(), new(), new()
     step = remat.compile(model, None, {"x": x, "y": y}, micro_steps=2)
     assert step(x=x, y=y) == step(y=y, x=x)
+
+
+def test_in_place_ops_leave_the_callers_batch_alone():
+    """Also the other argument in the same memory."""
+
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(C, C)
+
+        def forward(self, x):
+            return self.layer(x.mul_(2))
+
+    model, x = InPlace(), new()
+    before, expected = x.clone(), F.mse_loss(model.layer(2 * x), x).item()
+    step = remat.compile(model, nn.MSELoss(), (x, x))
+    assert float(step(x, x)) == pytest.approx(expected, rel=1e-5) and torch.equal(x, before)

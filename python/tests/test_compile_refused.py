@@ -341,3 +341,37 @@ def test_errors_in_the_trace_are_not_printed(capfd, caplog):
 def test_settings_of_another_type_are_named_as_they_were_given():
     with pytest.raises(TypeError, match="seed cannot be 'a', of type str"):
         remat.compile(nn.Linear(C, C), nn.MSELoss(), (torch.randn(B, C), torch.randn(B, C)), seed="a")
+
+
+SHARED = nn.BatchNorm2d(C)
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(C, C, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed, _ = self.layer(pack_padded_sequence(x, lengths, batch_first=True))
+        return pad_packed_sequence(packed, batch_first=True, padding_value=1.0)[0]
+
+
+@pytest.mark.parametrize(
+    "layer, words",
+    [
+        (nn.Sequential(SHARED, nn.ReLU(), SHARED), "another layer uses the buffer"),
+        (nn.Conv2d(C, C, 3, padding=1).to(memory_format=torch.channels_last), "weight is not contiguous"),
+        (nn.RReLU(), "aten::rrelu"),
+        (nn.Sequential(nn.PixelShuffle(2), nn.PixelUnshuffle(2)), "aten::pixel_shuffle"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "aten::_weight_norm"),
+    ],
+)
+def test_what_the_page_calls_unsupported_is_refused(layer, words):
+    images = torch.randn(2, C, 6, 6)
+    with pytest.raises(remat.Error, match=words):
+        remat.compile(nn.Sequential(nn.Conv2d(C, C, 1), layer), nn.MSELoss(), (images, images))
+
+
+def test_padding_with_other_values_is_refused():
+    with pytest.raises(remat.Error, match="padding_value=1.0; use 0"):
+        remat.compile(Padded(), nn.MSELoss(), (torch.randn(B, T, C), torch.tensor([7, 5, 2]), torch.randn(B, T, C)))
