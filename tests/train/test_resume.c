@@ -214,7 +214,7 @@ END_TEST
 START_TEST(resume_without_a_state_is_refused) {
     const char *text = make_text("text", 8192);
     ck_refuses(1, "training state", "train --data=%s --resume=%s", text, in_scratch("nothing"));
-    ck_refuses(2, "is a file: give the directory", "train --data=%s --resume=%s", text, text);
+    ck_refuses(1, "is a file: give the directory", "train --data=%s --resume=%s", text, text);
     ck_refuses(1, "training state", "train --data=%s --resume=%s --save=%s", text, in_scratch("a"), in_scratch("b"));
     ck_runs("train --data=%s " FLAGS "--steps=2 --resume=%s/ --save=%s", text, in_scratch("new"), in_scratch("new"));
     ck_runs("train --data=%s " FLAGS "--steps=4 --resume=%s/ --save=%s", text, in_scratch("new"), in_scratch("new"));

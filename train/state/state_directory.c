@@ -149,8 +149,7 @@ static remat_status list(const char *directory, bool wanted(const char *state), 
     *count = 0;
     DIR *stream = opendir(directory);
     if (!stream && errno == ENOENT) return REMAT_OK;
-    REQUIRE(stream || errno != ENOTDIR, INVALID, "%s is a file: give the directory in which --save keeps states",
-            directory);
+    REQUIRE(stream || errno != ENOTDIR, IO, "%s is a file: give the directory in which --save keeps states", directory);
     if (!stream) FAIL(IO, "cannot look into %s: %s", directory, strerror(errno));
     while (!status && (entry = readdir(stream))) {
         char path[RM_PATH_BYTES];
