@@ -227,15 +227,14 @@ TYPES = {
 
 
 def comments(header: str) -> dict[str, str]:
-    """The comment of each builder: on its line, before it, or before the one above it."""
+    """The comment of each builder: on its line, or before it or others above it."""
     text = (HEADERS / "remat" / header).read_text()
     token = re.compile(r"/\*(.*?)\*/[ ]*|remat_value remat_(\w+)\(remat_graph[^;]*;[ ]*(?:/\*(.*?)\*/)?|\n\n", re.S)
     found, last = {}, ""
     for match in token.finditer(text):
         comment, name, beside = match.groups()
         if name:
-            last = beside or last
-            found[name] = tidy(last)
+            found[name] = tidy(beside or last)
         else:
             last = comment or ""  # an empty line ends what a comment is about
     return found

@@ -84,7 +84,8 @@ if [[ $all ]]; then
     bare bookworm 'scripts/setup.sh --aarch64 && cmake --preset aarch64 -DREMAT_TESTS=OFF -DREMAT_EXAMPLES=OFF &&
         cmake --build --preset aarch64 -- --quiet' || true
     bare trixie 'scripts/quickstart.sh && scripts/test.sh' || true
-    bare bookworm "${toolkit:+export REMAT_CUDA=ON CUDA_HOME=$toolkit; }scripts/quickstart.sh --steps=20 && scripts/test.sh" ${toolkit:+"$toolkit"} && [[ ! $gpu ]] && exit
+    commands='scripts/quickstart.sh --steps=20 && scripts/test.sh' # a third of the steps: Debian 13 has made all of them
+    bare bookworm "${toolkit:+export REMAT_CUDA=ON CUDA_HOME=$toolkit; }$commands" ${toolkit:+"$toolkit"} && [[ ! $gpu ]] && exit
     echo "here, the release suite:"
 fi
 # Compiles for all GPU architectures, since quickstart.sh selects only this machine's. Last, so that its summary is

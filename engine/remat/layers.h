@@ -256,7 +256,7 @@ remat_value remat_biased_attention(remat_graph *graph, remat_value q, remat_valu
                                    bool causal, REMAT_OPTIONAL remat_value padding, remat_value bias,
                                    double probability);
 remat_value remat_softmax(remat_graph *graph, remat_value x); /* along the last axis */
-remat_value remat_log_softmax(remat_graph *graph, remat_value x);
+remat_value remat_log_softmax(remat_graph *graph, remat_value x); /* the logarithm of softmax */
 /* Dropout; the identity in evaluation. A layer's masks depend on its number in the order of creation. Create layers in
  * separate statements: C does not define the order of nested calls among arguments, so compilers could differ. */
 remat_value remat_dropout(remat_graph *graph, remat_value x, double probability);
@@ -271,7 +271,7 @@ remat_value remat_sub(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_mul(remat_graph *graph, remat_value a, remat_value b);
 remat_value remat_div(remat_graph *graph, remat_value a, remat_value b);
 /* x where mask > 0, elsewhere 0, also where x or its gradient is infinite or NaN. The mask, f32, has no gradient. Shapes
- * broadcast as above. */
+ * broadcast as those of remat_mul. */
 remat_value remat_masked(remat_graph *graph, remat_value x, remat_value mask);
 remat_value remat_scale(remat_graph *graph, remat_value x, double factor); /* factor x */
 remat_value remat_shift(remat_graph *graph, remat_value x, double amount); /* x + amount */
@@ -282,13 +282,13 @@ remat_value remat_relu(remat_graph *graph, remat_value x);
 remat_value remat_gelu(remat_graph *graph, remat_value x);      /* exact, x Phi(x): PyTorch's default */
 remat_value remat_gelu_tanh(remat_graph *graph, remat_value x); /* the tanh approximation: GPT-2's gelu_new */
 remat_value remat_silu(remat_graph *graph, remat_value x);      /* x sigmoid(x) */
-remat_value remat_exp(remat_graph *graph, remat_value x);
+remat_value remat_exp(remat_graph *graph, remat_value x);       /* e^x */
 remat_value remat_softplus(remat_graph *graph, remat_value x); /* log(1 + e^x) */
-remat_value remat_log(remat_graph *graph, remat_value x);
-remat_value remat_sqrt(remat_graph *graph, remat_value x);
+remat_value remat_log(remat_graph *graph, remat_value x);      /* log(x): -infinity at 0, NaN below */
+remat_value remat_sqrt(remat_graph *graph, remat_value x);     /* sqrt(x): NaN below 0; the gradient at 0 is infinite */
 /* sqrt(x) of a sum of squares x, a norm or a standard deviation: the gradient at 0 is 0, as in PyTorch's norm and std. */
 remat_value remat_norm_root(remat_graph *graph, remat_value x);
-remat_value remat_rsqrt(remat_graph *graph, remat_value x); /* 1 / sqrt(x) */
+remat_value remat_rsqrt(remat_graph *graph, remat_value x);      /* 1 / sqrt(x) */
 remat_value remat_reciprocal(remat_graph *graph, remat_value x); /* 1 / x */
 /* min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
  * it on and hardtanh (usually from -1 to 1) does not, as in PyTorch. */
@@ -303,8 +303,8 @@ remat_value remat_concat(remat_graph *graph, const remat_value *x,
  */
 remat_value remat_concat_axis(remat_graph *graph, const remat_value *x, int n, int axis);
 remat_value remat_slice(remat_graph *graph, remat_value x, int64_t first, int64_t count); /* (..,C) -> (..,count) */
-/* One column of each row: x (..,C), index i32 (..) -> (..), x[.., index]: PyTorch's gather of a single column. Rows whose index is -1 give 0
- * and get no gradient. */
+/* One column of each row: x (..,C), index i32 (..) -> (..), x[.., index]: PyTorch's gather of a single column. Rows whose
+ * index is -1 give 0 and get no gradient. */
 remat_value remat_pick(remat_graph *graph, remat_value x, remat_value index);
 /* Swaps two axes: PyTorch's x.transpose(one, other). The (T,B) of a sequence stay where they are. */
 remat_value remat_transpose(remat_graph *graph, remat_value x, int one, int other);

@@ -44,7 +44,7 @@ static inline rm_broadcast broadcast_of(const remat_call *call, const remat_desc
     return rm_broadcast_of(x, y);
 }
 
-/* dy / f, dy f, or dy where f is positive, with f the element of the other operand that meets element e of y; dy alone if there is no other. */
+/* The term of element e of y. */
 template <typename number>
 static __device__ number term_of(const rm_broadcast &s, int operand, int64_t e, const float *dy,
                                  const rm_broadcast_slope &slope) {
@@ -52,8 +52,8 @@ static __device__ number term_of(const rm_broadcast &s, int operand, int64_t e, 
     rm_broadcast_at(&s, e, at);
     if (!slope.other) return dy[e];
     number f = ((const float *)slope.other)[at[!operand]];
-    if (slope.masks) return f > 0 ? (number)dy[e] : 0;
-    return slope.divides ? (number)dy[e] / f : (number)dy[e] * f;
+    if (slope.term == RM_WHERE_ON) return f > 0 ? (number)dy[e] : 0;
+    return slope.term == RM_OVER ? (number)dy[e] / f : (number)dy[e] * f;
 }
 
 static __global__ void gradient(rm_broadcast s, int operand, rm_broadcast_slope slope, const float *dy, float *dx) {
@@ -101,7 +101,7 @@ static inline void launch_gradient(const remat_call *call, int operand, rm_broad
     if (rm_broadcast_repeats(&s, operand) || input == SHARED)
         RM_LAUNCH_TOGETHER(summed_gradient, count, RM_SUM_THREADS, call->queue, s, operand, s.count / count, slope, dy,
                            input == SHARED, dx);
-    else if (is_plain(s) && !slope.divides && !slope.masks && !slope.own)
+    else if (is_plain(s) && slope.term == RM_TIMES && !slope.own)
         RM_LAUNCH_FOURS(gradient_plain, s.count, call->queue, s.count, dy, (const float *)slope.other,
                         (float)slope.sign, dx);
     else

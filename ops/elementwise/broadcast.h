@@ -62,13 +62,19 @@ static inline rm_broadcast rm_broadcast_of(const remat_desc *x, const remat_desc
     return s;
 }
 
-/* The gradient of an operand: the sum, over the elements of y that its element is part of, of sign dy, times or divided by the
- * element of the other operand; then divided twice by the operand's own element. NULL: without that factor. */
+/* What dy and f, the element of the other operand, make of an operand's gradient. */
+typedef enum {
+    RM_TIMES,   /* dy f; dy if there is no other */
+    RM_OVER,    /* dy / f */
+    RM_WHERE_ON /* dy where f > 0, else 0 */
+} rm_broadcast_term;
+
+/* The gradient of an operand: the sum of terms over the elements of y that its element is part of, times a sign; then divided
+ * twice by the operand's own element, unless that is NULL. */
 typedef struct {
     double sign;
+    rm_broadcast_term term;
     const void *other, *own; /* real */
-    bool divides;            /* by `other` */
-    bool masks;              /* nothing where `other` is not positive, dy elsewhere */
 } rm_broadcast_slope;
 
 #ifndef __cplusplus
@@ -176,9 +182,9 @@ static inline void rm_broadcast_sum_row(const rm_broadcast_row *r, int operand, 
     const int64_t along = r->stride[operand], step = r->stride[!operand];
     const real *f = slope.other ? (const real *)slope.other + r->at[!operand] : NULL;
     double *to = sums + r->at[operand];
-    if (slope.divides)
+    if (slope.term == RM_OVER)
         for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] / (double)f[i * step];
-    else if (slope.masks)
+    else if (slope.term == RM_WHERE_ON)
         for (int64_t i = 0; i < r->count; i++) to[i * along] += f[i * step] > 0 ? (double)dy[r->y + i] : 0;
     else
         for (int64_t i = 0; i < r->count; i++) to[i * along] += (double)dy[r->y + i] * (f ? (double)f[i * step] : 1);
@@ -189,9 +195,9 @@ static inline void rm_broadcast_gradient_row(const rm_broadcast_row *r, int oper
     const int64_t step = r->stride[!operand];
     const real *f = slope.other ? (const real *)slope.other + r->at[!operand] : NULL, sign = (real)slope.sign;
     const real *own = slope.own;
-    if (slope.divides)
+    if (slope.term == RM_OVER)
         for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = sign * dy[r->y + i] / f[i * step];
-    else if (slope.masks)
+    else if (slope.term == RM_WHERE_ON)
         for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = f[i * step] > 0 ? dy[r->y + i] : 0;
     else
         for (int64_t i = 0; i < r->count; i++) dx[r->y + i] = sign * dy[r->y + i] * (f ? f[i * step] : 1);
@@ -226,7 +232,7 @@ static inline void rm_broadcast_gradient(const remat_call *call, int operand, rm
     }
 }
 
-/* ---- Samples and the descriptor's common part --------------------------------------------------------------------- */
+/* ---- Samples, and what the descriptors have in common ------------------------------------------------------------------ */
 
 static const remat_sample samples[] = {
     {.name = "sequence", .sequence = true, .x = {RM_SHAPE3(RM_REAL, 5, 2, 7), RM_SHAPE3(RM_REAL, 5, 2, 7), RM_ABSENT}},
@@ -245,6 +251,17 @@ static const remat_sample samples[] = {
      .sequence = true,
      .x = {RM_SHAPE4(RM_REAL, 3, 2, 1, 3), RM_ABSENT, RM_SHAPE3(RM_REAL, 2, 2, 1)}},
 };
+
+/* An op's infer and cost. `streams`: arrays of the size of y that backward moves. */
+#define RM_BROADCAST_SHAPES(op, streams)                                                                               \
+    static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {               \
+        (void)attr, (void)state;                                                                                       \
+        return rm_broadcast_infer(op, x, y);                                                                           \
+    }                                                                                                                  \
+    static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {   \
+        (void)attr;                                                                                                    \
+        rm_broadcast_cost(x, y, streams, pass, out);                                                                   \
+    }
 
 #define RM_BROADCAST_OP                                                                                                \
     .struct_bytes = sizeof(remat_op), .n_in = 3, .optional = 1u << B | 1u << SHARED, .shared = 1u << SHARED,           \

@@ -1,23 +1,15 @@
 /* div.c: the op `div`: the quotient of two values that broadcast. */
 #include "ops/elementwise/broadcast.h"
 
-static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
-    (void)attr, (void)state;
-    return rm_broadcast_infer("div", x, y);
-}
-
-static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
-    (void)attr;
-    rm_broadcast_cost(x, y, 5, pass, out);
-}
+RM_BROADCAST_SHAPES("div", 5)
 
 static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, a / b); }
 
 /* y = a / b, dy/db = -a / b^2 */
 static void backward(const remat_call *call) {
     const real *b = call->x[rm_broadcast_second(call)].data;
-    rm_broadcast_gradient(call, 0, (rm_broadcast_slope){1, .other = b, .divides = true});
-    rm_broadcast_gradient(call, 1, (rm_broadcast_slope){-1, .other = call->x[A].data, .own = b});
+    rm_broadcast_gradient(call, 0, (rm_broadcast_slope){1, RM_OVER, .other = b});
+    rm_broadcast_gradient(call, 1, (rm_broadcast_slope){-1, RM_TIMES, .other = call->x[A].data, .own = b});
 }
 
 const remat_op RM_OP(div) = {

@@ -5,6 +5,6 @@ RM_BROADCAST_FORWARD_CUDA(div, a / b)
 
 void rm_div_backward_cuda(const remat_call *call) {
     const void *b = call->x[second_of(call)].data;
-    launch_gradient(call, 0, {1, b, NULL, true, false});
-    launch_gradient(call, 1, {-1, call->x[A].data, b, false, false});
+    launch_gradient(call, 0, {1, RM_OVER, b, NULL});
+    launch_gradient(call, 1, {-1, RM_TIMES, call->x[A].data, b});
 }

@@ -3,15 +3,7 @@
 
 #include "ops/elementwise/broadcast.h"
 
-static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
-    (void)attr, (void)state;
-    return rm_broadcast_infer("masked", x, y);
-}
-
-static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
-    (void)attr;
-    rm_broadcast_cost(x, y, 4, pass, out);
-}
+RM_BROADCAST_SHAPES("masked", 4)
 
 static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, b > 0 ? a : 0); }
 
@@ -19,7 +11,7 @@ static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, b > 0 ?
 static void backward(const remat_call *call) {
     void *db = call->dx[B].data;
     rm_broadcast_gradient(call, 0,
-                          (rm_broadcast_slope){1, .other = call->x[rm_broadcast_second(call)].data, .masks = true});
+                          (rm_broadcast_slope){1, RM_WHERE_ON, .other = call->x[rm_broadcast_second(call)].data});
     if (call->x[B].desc.rank >= 0 && db) memset(db, 0, (size_t)rm_desc_count(&call->x[B].desc) * sizeof(real));
 }
 

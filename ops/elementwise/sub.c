@@ -1,15 +1,7 @@
 /* sub.c: the op `sub`: the difference of two values that broadcast. */
 #include "ops/elementwise/broadcast.h"
 
-static remat_status infer(const remat_desc *x, const void *attr, remat_desc *y, remat_desc *state) {
-    (void)attr, (void)state;
-    return rm_broadcast_infer("sub", x, y);
-}
-
-static void cost(const remat_desc *x, const remat_desc *y, const void *attr, remat_pass pass, remat_cost *out) {
-    (void)attr;
-    rm_broadcast_cost(x, y, 3, pass, out);
-}
+RM_BROADCAST_SHAPES("sub", 3)
 
 static void forward(const remat_call *call) { RM_BROADCAST_FORWARD(call, a - b); }
 

@@ -4,6 +4,6 @@
 RM_BROADCAST_FORWARD_CUDA(sub, a - b)
 
 void rm_sub_backward_cuda(const remat_call *call) {
-    launch_gradient(call, 0, {1, NULL, NULL, false, false});
-    launch_gradient(call, 1, {-1, NULL, NULL, false, false});
+    launch_gradient(call, 0, {1, RM_TIMES, NULL, NULL});
+    launch_gradient(call, 1, {-1, RM_TIMES, NULL, NULL});
 }

@@ -331,7 +331,7 @@ class Builders:
         return self._build("softmax", x)
 
     def log_softmax(self, x: Value) -> Value:
-        """along the last axis"""
+        """the logarithm of softmax"""
         return self._build("log_softmax", x)
 
     def dropout(self, x: Value, probability: float) -> Value:
@@ -365,7 +365,7 @@ class Builders:
 
     def masked(self, x: Value, mask: Value) -> Value:
         """x where mask > 0, elsewhere 0, also where x or its gradient is infinite or NaN. The mask, f32, has no gradient. Shapes
-        broadcast as above."""
+        broadcast as those of mul."""
         return self._build("masked", x, mask)
 
     def scale(self, x: Value, factor: float) -> Value:
@@ -401,7 +401,7 @@ class Builders:
         return self._build("silu", x)
 
     def exp(self, x: Value) -> Value:
-        """x sigmoid(x)"""
+        """e^x"""
         return self._build("exp", x)
 
     def softplus(self, x: Value) -> Value:
@@ -409,11 +409,11 @@ class Builders:
         return self._build("softplus", x)
 
     def log(self, x: Value) -> Value:
-        """log(1 + e^x)"""
+        """log(x): -infinity at 0, NaN below"""
         return self._build("log", x)
 
     def sqrt(self, x: Value) -> Value:
-        """log(1 + e^x)"""
+        """sqrt(x): NaN below 0; the gradient at 0 is infinite"""
         return self._build("sqrt", x)
 
     def norm_root(self, x: Value) -> Value:
@@ -451,8 +451,8 @@ class Builders:
         return self._build("slice", x, first, count)
 
     def pick(self, x: Value, index: Value) -> Value:
-        """One column of each row: x (..,C), index i32 (..) -> (..), x[.., index]: PyTorch's gather of a single column. Rows whose index is -1 give 0
-        and get no gradient."""
+        """One column of each row: x (..,C), index i32 (..) -> (..), x[.., index]: PyTorch's gather of a single column. Rows whose
+        index is -1 give 0 and get no gradient."""
         return self._build("pick", x, index)
 
     def transpose(self, x: Value, one: int, other: int) -> Value:

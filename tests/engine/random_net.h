@@ -264,21 +264,21 @@ static remat_value enlarged(net *n, bool timed) {
     return remat_gelu(g, remat_reshape(g, x, timed ? 3 : 2, back + !timed)); /* a reshape cannot be an output */
 }
 
-/* Roots, logarithms and quotients of numbers that are at least 1, so that rounding errors do not grow. */
+/* Masks, and roots, logarithms and quotients of numbers that are at least 1, so that rounding errors do not grow. */
 static remat_value divided(net *n) {
     remat_graph *g = n->graph;
     remat_value x = pick(n), above = remat_shift(g, remat_mul(g, x, x), 1);
     switch (draw(5)) {
-    case 4:
-        return remat_masked(g, pick(n), pick(n));
     case 0:
         return remat_div(g, pick(n), remat_sqrt(g, above));
     case 1:
         return remat_mul(g, pick(n), remat_rsqrt(g, above));
     case 2:
         return remat_div(g, param(n, 1, n->width, 1), above);
-    default:
+    case 3:
         return remat_add(g, remat_log(g, above), remat_norm_root(g, remat_mul(g, above, remat_reciprocal(g, above))));
+    default:
+        return remat_masked(g, pick(n), pick(n));
     }
 }
 

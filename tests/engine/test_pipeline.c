@@ -587,7 +587,7 @@ START_TEST(bad_cuts_are_refused) {
     remat_config config = model_config();
     expect_refused("gru", 2, false, config, "gru|no layer");
     expect_refused("", 2, false, config, "no layer");
-    expect_refused("embedding", 2, false, config, "before the layers of rank 0");
+    expect_refused("embedding", 2, false, config, "before the layers of rank 0|a parameter of a later layer");
     expect_refused("lstm.weight_ih_l2,head", 2, false, config, "2 ranks have 1 cut;");
     expect_refused("lstm.weight_ih_l2", 2, true, config, "both sides|embedding.weight");
     expect_refused(NULL, 3, true, config, "at most 1 part, not 3|tied");

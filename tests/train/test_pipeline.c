@@ -296,6 +296,8 @@ START_TEST(impossible_pipelines_are_refused) {
     ck_refuses(2, "--pipeline=2|2 ranks|--devices=cpu:2", "train --data=%s --pipeline=2", text);
     ck_refuses(2, "--pipeline=two|2:rnn.weight_ih_l1", "train --data=%s --pipeline=two", text);
     ck_refuses(2, "--pipeline=65|64", "train --data=%s --pipeline=65", text);
+    run_program("train --data=%s --steps=1 --devices=cpu:2 --pipeline=2 --memory-budget=400KiB", text);
+    ck_says_all(program_errors, "400KiB is too small|(1052672 for messages of --pipeline)|is the least that fits");
     static const struct {
         const char *flags, *says;
     } cases[] = {{"--devices=cpu:3 --pipeline=2", "--pipeline=2|3 ranks|multiple"},

@@ -57,16 +57,21 @@ static const char *given_text(const rm_options *o, char text[64]) {
     return text;
 }
 
+/* What of the program's own bytes no other flag makes smaller. */
+static const char *messages_text(const rm_options *o, char text[64]) {
+    const unsigned long long bytes = message_bytes(o);
+    *text = 0;
+    if (bytes) snprintf(text, 64, " (%llu for messages of --pipeline)", bytes);
+    return text;
+}
+
 remat_status rm_budget_apply(const rm_options *o, uint64_t held, remat_config *config) {
-    char given[64], messages[64] = "";
+    char given[64], messages[64];
     uint64_t budget = rm_budget_given(o);
     config->memory_budget = budget > held ? budget - held : 0;
-    if (message_bytes(o))
-        snprintf(messages, sizeof messages, ", of which messages of --pipeline %llu",
-                 (unsigned long long)message_bytes(o));
     REQUIRE(!budget || budget > held, INFEASIBLE,
             "%s is too small: the program's own data and batches take %llu bytes%s", given_text(o, given),
-            (unsigned long long)held, messages);
+            (unsigned long long)held, messages_text(o, messages));
     return REMAT_OK;
 }
 
@@ -299,10 +304,11 @@ static int64_t find_tile(const search *s, const rm_options *o) {
 }
 
 static void say_least(const search *s, const rm_options *base) {
+    char messages[64];
     if (s->least)
-        fprintf(stderr, "  --%s=%llu is the least that fits, including %llu for the program's data and batches\n",
+        fprintf(stderr, "  --%s=%llu is the least that fits, including %llu for the program's data and batches%s\n",
                 base->session.memory_budget ? "memory-budget" : "assume-memory", (unsigned long long)s->least,
-                (unsigned long long)held_bytes(s, base));
+                (unsigned long long)held_bytes(s, base), messages_text(base, messages));
 }
 
 /* The engine's message is about the session's share of the budget; this rewrites it for the budget that the user
