@@ -124,13 +124,18 @@ starts() { # NAME COMMAND...
     tries=0
     until [ "$(cat "$dir/$name".pids 2>/dev/null | wc -l)" = 2 ] || [ $tries = 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
 }
+left() { # those of the ranks that still run
+    for pid in $(cat "$dir/$name".pids); do
+        grep -qs '^State:.[^ZX]' /proc/$pid/status && echo "$pid"
+    done
+}
 ends() { # STATUS WORDS
     wait $job 2>/dev/null
     code=$?
     ends_with "$1" "$2"
     tries=0
-    while kill -0 $(cat "$dir/$name".pids) 2>/dev/null && [ $tries -lt 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
-    for pid in $(cat "$dir/$name".pids); do ! kill -0 $pid 2>/dev/null || fail "$name: process $pid is left"; done
+    while [ -n "$(left)" ] && [ $tries -lt 1200 ]; do tries=$((tries + 1)); sleep 0.1; done
+    [ -z "$(left)" ] || fail "$name: still running:" $(left)
 }
 endless="$remat train $(echo "$model" | sed 's/--steps=12/--steps=1000000/') --batch=4"
 starts killed-rank $endless

@@ -28,15 +28,18 @@ port() { # ports and job numbers depend on the process id, so that two of these 
     echo $((20000 + ($$ * 4 + $1) % 9000))
 }
 
-stop() {
-    pids=
-    for daemon in slurmd-node1 slurmd-node2 slurmctld munge/run/munged; do
-        [ -s "$dir/$daemon.pid" ] && pids="$pids $(cat "$dir/$daemon.pid")"
+running() { # FILE...: process numbers in these files whose process runs
+    for pid in $(cat "$@" 2>/dev/null); do
+        grep -qs '^State:.[^ZX]' "/proc/$pid/status" && echo "$pid"
     done
+}
+stop() {
+    set -- "$dir"/slurmd-node1.pid "$dir"/slurmd-node2.pid "$dir"/slurmctld.pid "$dir"/munge/run/munged.pid
+    pids=$(running "$@")
     for sign in TERM KILL; do
         [ -n "$pids" ] && kill -$sign $pids 2>/dev/null
         tries=0
-        while [ -n "$pids" ] && kill -0 $pids 2>/dev/null && [ $tries -lt 50 ]; do tries=$((tries + 1)); sleep 0.1; done
+        while [ -n "$pids" ] && [ $tries -lt 50 ]; do tries=$((tries + 1)); sleep 0.1; pids=$(running "$@"); done
     done
     umount /etc/hosts 2>/dev/null
     rm -rf "$dir"
