@@ -19,7 +19,7 @@
 #include "memory/clock.h"
 #include "memory/host.h"
 
-#define HELLO_MS 2000  /* for the proof */
+#define HELLO_MS 2000  /* for the proof, and then for the join */
 #define SILENT_MS 1000 /* without a sign of life, after which the others no longer wait for a rank to come back */
 #define LATE_MS 600000 /* the same for one that gives signs: as long as ranks wait in a collective */
 #define LOOK_MS 200    /* how often it looks for silent ranks while a world trains */
@@ -55,6 +55,7 @@ typedef struct {
     int64_t generation, size; /* of the last world; -1, 0: none yet */
     int64_t units;            /* of its rank 0 */
     char engine[16];          /* likewise */
+    int64_t asked_ms;         /* before the last poll, which tells of all that had arrived by then */
     int64_t looked_ms;        /* last turn of the loop */
     int64_t told_ms;          /* when those that wait were last told that others will come */
     int64_t began_ms;         /* when a rank of it left, or the last one came before the first world; 0: none */
@@ -77,6 +78,17 @@ static int64_t count(const world *w, stage s, bool members) {
     int64_t n = 0;
     for (int i = 0; i < w->n; i++) n += w->all[i].stage == s && (!members || w->all[i].member);
     return n;
+}
+
+/* It has connected, so it may be about to join. */
+static bool arrives(const world *w, const process *p) {
+    return p->stage <= NEW && w->asked_ms < p->since_ms + HELLO_MS;
+}
+
+static bool any_arrives(const world *w) {
+    for (int i = 0; i < w->n; i++)
+        if (arrives(w, &w->all[i])) return true;
+    return false;
 }
 
 /* The largest number of ranks, of at most n, that divides the batch. 0: too few. */
@@ -360,8 +372,9 @@ static void consider(world *w) {
     int64_t waiting = count(w, WAITS, false), size = fitting(w, waiting);
     bool whole = size >= (w->generation < 0 ? w->config.most : w->size);
     int64_t patience = w->generation < 0 ? START_MS : LOST_MS;
+    bool enough = whole || (w->asked_ms >= w->began_ms + patience && !any_arrives(w));
     if (!size) note_too_few(w, waiting);
-    if (size && (whole || rm_now_ms() >= w->began_ms + patience)) form(w, size);
+    if (size && enough) form(w, size);
 }
 
 /* ---- The loop ------------------------------------------------------------------------------------------------------- */
@@ -397,12 +410,13 @@ static void turn(world *w) {
     int n = w->n;
     for (int i = 0; i < n; i++) w->poll[i + 2] = (struct pollfd){.fd = w->all[i].fd, .events = POLLIN};
     bool timed = w->began_ms || count(w, GREETS, false) || count(w, PROVES, false);
+    w->asked_ms = rm_now_ms();
     if (poll(w->poll, (nfds_t)n + 2, timed ? 20 : count(w, TRAINS, true) > 1 ? LOOK_MS : -1) < 0) return;
     look_at_clock(w);
     for (int i = n; i-- > 0;) { /* from the end: drop() fills a gap with the last one */
         process *p = &w->all[i];
-        bool late = p->stage < NEW && rm_now_ms() >= p->since_ms + HELLO_MS;
-        if ((w->poll[i + 2].revents && !receive(w, p)) || late) drop(w, i);
+        bool gone = w->poll[i + 2].revents && !receive(w, p);
+        if (gone || (p->stage < NEW && !arrives(w, p))) drop(w, i);
     }
     if (w->poll[0].revents) take_in(w);
     if (w->poll[1].revents) w->closing = true;

@@ -1,6 +1,7 @@
 /* test_world.c: the host of an elastic job's world gives places to processes: how many, who is rank 0, and to whom not. */
 #define _GNU_SOURCE
 #include "dist/launch/world.h"
+#include "dist/launch/world_words.h"
 #include "dist/store/store.h"
 #include "tests/says.h"
 #include "tests/suite.h"
@@ -178,6 +179,45 @@ START_TEST(more_than_most_are_spares) {
 }
 END_TEST
 
+/* The answer to hello is a number. Proves with it that this process knows the secret. */
+static void prove(int fd) {
+    rm_kv_meeting meeting = {.rank = htole64(0)};
+    uint8_t proof[RM_HMAC_BYTES];
+    char line[2 * RM_HMAC_BYTES + 2];
+    ck_assert_int_eq(recv(fd, line, sizeof line, 0), 2 * RM_KV_NONCE_BYTES + 1);
+    line[2 * RM_KV_NONCE_BYTES] = 0;
+    ck_assert(rm_world_unhex(line, meeting.server, RM_KV_NONCE_BYTES));
+    rm_kv_proof("s", "client", &meeting, proof);
+    rm_world_hex(proof, sizeof proof, line);
+    strcat(line, "\n");
+    ck_assert_int_eq(send(fd, line, strlen(line), MSG_NOSIGNAL), 2 * RM_HMAC_BYTES + 1);
+}
+
+/* As on a busy machine. While it is stopped, three processes connect, one that has connected before says hello, and the
+ * moment for new ones ends. */
+START_TEST(stopped_world_takes_in_those_that_have_connected) {
+    host h = start_world(1);
+    process p[MOST];
+    char text[200];
+    bool unknown;
+    p[0] = start(h, 0, 0, 0, "");
+    int slow = rm_kv_connect("127.0.0.1", h.port, &unknown, text, sizeof text);
+    usleep(300000); /* the first one joins */
+    kill(h.pid, SIGSTOP);
+    for (int i = 1; i < MOST; i++) p[i] = start(h, i, 0, 0, "");
+    int n = snprintf(text, sizeof text, RM_WORLD_HELLO " 0 %064d\n", 0);
+    ck_assert_int_eq(send(slow, text, (size_t)n, 0), n);
+    usleep(2200000);
+    kill(h.pid, SIGCONT);
+    prove(slow);
+    ck_assert_int_eq(recv(slow, text, sizeof text, 0), 2 * RM_HMAC_BYTES + 1); /* the world's own proof */
+    close(slow);
+    for (int i = 0; i < MOST; i++) next_line(p[i], "/4 0 job");
+    for (int i = 0; i < MOST; i++) end(p[i]);
+    end_world(h);
+}
+END_TEST
+
 /* No rank holds a step. The others have the settings of rank 0, which are those of the job. */
 START_TEST(newcomer_is_not_rank_0) {
     host h = start_world(2);
@@ -325,6 +365,7 @@ int main(void) {
     tcase_add_test(tests, latest_step_is_rank_0_and_spares_wait);
     tcase_add_test(tests, late_process_hears_why_it_is_a_spare);
     tcase_add_test(tests, more_than_most_are_spares);
+    tcase_add_test(tests, stopped_world_takes_in_those_that_have_connected);
     tcase_add_test(tests, newcomer_is_not_rank_0);
     tcase_add_test(tests, lost_rank_is_replaced);
     tcase_add_test(tests, rank_is_called_when_another_is_lost);
