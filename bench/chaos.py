@@ -15,16 +15,18 @@ is left: processes, shared memory, unfinished training states.
 import argparse, ctypes, filecmp, glob, os, random, re, resource, shutil, signal, socket, statistics, subprocess, sys
 import tempfile, threading, time
 
-from restarts import alive, children
+from restarts import alive, children, wait_until
 
 MARK = "REMAT_CHAOS"  # in the environment of all processes of the job
 PERIOD = 3  # faults in a period
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def reserved_port():
+    """A socket, and the port that it keeps from others while it is open: only a listener that sets SO_REUSEADDR may use it."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder, holder.getsockname()[1]
 
 
 def name_of(pid):
@@ -52,7 +54,8 @@ class Job:
     """N launchers, and for each a thread that notes when steps were finished."""
 
     def __init__(self, options, folder):
-        self.options, self.folder, self.port = options, folder, free_port()
+        self.options, self.folder = options, folder
+        self.holder, self.port = reserved_port()
         self.text = os.path.join(folder, "text")
         self.mark = str(random.getrandbits(60))
         with open(self.text, "wb") as file:
@@ -93,6 +96,9 @@ class Job:
 
     def step(self):
         return self.steps[-1][1]
+
+    def wait_for_step(self, step):
+        wait_until(lambda: self.step() > step)
 
     def longest_pause(self, since):
         times = [t for t, _ in self.steps if t >= since] + [time.time()]
@@ -193,12 +199,12 @@ def in_turn(kinds):
 def disturb(job, options):
     kinds = options.kinds.split(",")
     turns, pauses, calm, stormy = in_turn(kinds), {kind: [] for kind in kinds}, [], []
-    while job.step() == 0:
-        time.sleep(0.01)
+    job.wait_for_step(0)
     end = time.time() + 60 * options.minutes
     while time.time() < end or not stormy:
         calm.append(calm_period(job))
         stormy.append(storm(job, pauses, turns))
+    job.wait_for_step(job.step())  # ranks that wait for others save nothing when they are stopped
     return pauses, calm, stormy
 
 
@@ -226,8 +232,9 @@ def left_behind(job, shared_before):
 def report(options, pauses, calm, stormy):
     """Comes before the undisturbed job, which takes about as long as the disturbed one."""
     faults = sum(len(some) for some in pauses.values())
+    of_calm = f": {100 * rate(stormy) / rate(calm):.0f} %" if rate(calm) else ""  # nothing if no step ended while it was calm
     print(f"{options.ranks} ranks, {options.engine}: {faults} faults in {sum(s for s, _ in stormy):.0f} s, one every "
-          f"{options.every:g} s: {rate(stormy):.1f} steps/s, calm {rate(calm):.1f}: {100 * rate(stormy) / rate(calm):.0f} %")
+          f"{options.every:g} s: {rate(stormy):.1f} steps/s, calm {rate(calm):.1f}{of_calm}")
     for kind, some in pauses.items():
         if some:
             print(f"  {kind:5} {len(some):3} times; no step for {statistics.median(some):.2f} s, at most {max(some):.2f} s")

@@ -754,16 +754,16 @@ def make(job):
 
 
 def run_torch(job, ranks):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = str(free.getsockname()[1])
-    started = []
-    for rank in range(ranks):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=address,
-                           OMP_NUM_THREADS=str(job["threads"]))
-        started.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), "--job", json.dumps(job)], env=environment,
-                                        stdout=subprocess.PIPE, text=True))
-    out = [process.communicate()[0] for process in started]
+    with socket.socket() as holder:  # bound, so that nobody else gets the port; rank 0, which sets SO_REUSEADDR, too, may listen there
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        address, started = str(holder.getsockname()[1]), []
+        for rank in range(ranks):
+            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=address,
+                               OMP_NUM_THREADS=str(job["threads"]))
+            started.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), "--job", json.dumps(job)], env=environment,
+                                            stdout=subprocess.PIPE, text=True))
+        out = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
         sys.exit(f"{job['name']}: PyTorch's process failed")
     out = [json.loads(text.splitlines()[-1]) for text in out]

@@ -120,8 +120,9 @@ def main():
             job.end()
     medians = [statistics.median(part) for part in zip(*parts)]
     names = ["the others end", "they are started again", "they meet, read the state, plan", "a new step"]
-    print(f"{options.engine}, zero {options.zero}: calm {calm:.1f} steps/s, a fault every {options.every:g} s {storm:.1f}: "
-          f"{100 * storm / calm:.0f} %; a restart {sum(medians):.2f} s")
+    of_calm = f": {100 * storm / calm:.0f} %" if calm > 0 else ""  # nothing if no step ended while it was calm
+    print(f"{options.engine}, zero {options.zero}: calm {calm:.1f} steps/s, a fault every {options.every:g} s {storm:.1f}"
+          f"{of_calm}; a restart {sum(medians):.2f} s")
     for name, seconds in zip(names, medians):
         print(f"  {seconds:5.2f} s  {name}")
 
