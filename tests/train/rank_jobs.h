@@ -71,6 +71,18 @@ static inline void run_ranks(job *j, int size, const char *format, ...) {
     ck_assert_msg(says_all((j)->errors[rank], part), "rank %d: \"%s\" does not say all of \"%s\"", rank,               \
                   (j)->errors[rank], part)
 
+/* Has this rank printed nothing? That it waits does not count: any rank may be late on a busy machine. */
+static inline bool is_quiet(const job *j, int rank) {
+    for (const char *line = j->errors[rank], *waits; *line; line = waits + strspn(waits, "\n")) {
+        waits = strstr(line, " waiting ");
+        if (!waits || waits > line + strcspn(line, "\n")) return false;
+        waits += strcspn(waits, "\n");
+    }
+    return true;
+}
+
+#define ck_quiet(j, rank) ck_assert_msg(is_quiet(j, rank), "rank %d also says: %s", rank, (j)->errors[rank])
+
 static const char *text_file(void) { return make_text("text", 20000); }
 
 /* ---- One plan, one budget --------------------------------------------------------------------------------------- */

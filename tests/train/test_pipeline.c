@@ -348,7 +348,7 @@ START_TEST(a_lost_rank_is_named) {
     static const struct {
         int signal, timeout_s;
         const char *says;
-    } cases[] = {{SIGKILL, 60, "rank 3 on |killed"}, {SIGSTOP, 2, "rank 3 on |--hang-timeout=2"}};
+    } cases[] = {{SIGKILL, 60, "rank 3 on |killed"}, {SIGSTOP, 5, "rank 3 on |--hang-timeout=5"}};
     pid_t process[4];
     int err[4];
     char flags[512], said[4096];

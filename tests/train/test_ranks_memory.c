@@ -24,7 +24,7 @@ START_TEST(smallest_budget_of_ranks_is_exact) {
     run_ranks(&j, 2, "train %s --memory-budget=%llu", flags, (unsigned long long)least - 1);
     ck_all_end(&j, 2);
     ck_assert_uint_eq(whole_after(j.errors[0], "\n  --memory-budget="), least);
-    ck_assert_str_eq(j.errors[1], "");
+    ck_quiet(&j, 1);
 }
 END_TEST
 

@@ -61,13 +61,17 @@ START_TEST(refusals_come_from_one_rank) {
     snprintf(line, sizeof line, "train %s%s%s " FLAGS "--steps=40 %s",
              strstr(flags, "--task") ? "" : "--data=", strstr(flags, "--task") ? "" : scratch(),
              strstr(flags, "--task") ? "" : "/text", flags);
-    start_ranks(&j, 2, line, 1, odd);
-    finish_ranks(&j);
-    ck_all_end(&j, refusals[_i].status);
     int speaker = refusals[_i].speaker;
-    ck_says(&j, speaker, refusals[_i].part);
-    ck_says(&j, speaker, refusals[_i].other);
-    ck_assert_msg(!*j.errors[1 - speaker], "rank %d also says: %s", 1 - speaker, j.errors[1 - speaker]);
+    bool quiet = false; /* rank 1 also reports an error if rank 0 fails more than a second later */
+    for (int time = 0; time < 5 && !quiet; time++) {
+        start_ranks(&j, 2, line, 1, odd);
+        finish_ranks(&j);
+        ck_all_end(&j, refusals[_i].status);
+        ck_says(&j, speaker, refusals[_i].part);
+        ck_says(&j, speaker, refusals[_i].other);
+        quiet = is_quiet(&j, 1 - speaker);
+    }
+    ck_quiet(&j, 1 - speaker);
 }
 END_TEST
 
@@ -88,8 +92,8 @@ START_TEST(another_version_is_refused) {
              in_scratch("versions"));
     snprintf(command, sizeof command, "%s %s1 2>%s &", other, flags, in_scratch("errors"));
     ck_assert_int_eq(system(command), 0);
-    ck_refuses(2, "rank 0 on ", "%s0", flags);
-    ck_says_all(program_errors, "Remat " REMAT_VERSION "|rank 1");
+    ck_assert_int_eq(run_program("%s0", flags), 2); /* it may also report that it waits for rank 1 */
+    ck_says_all(program_errors, "rank 0 on |Remat " REMAT_VERSION "|rank 1");
     ck_says_all(program_errors, "Remat 9.8.7");
 }
 END_TEST

@@ -137,15 +137,20 @@ static inline void wait_for_state(const char *directory) {
     globfree(&found);
 }
 
+/* How many lines of a file have these words; 0 if there is no file. */
+static inline int lines_with(const char *path, const char *words) {
+    char line[4096];
+    int seen = 0;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) seen += strstr(line, words) != NULL;
+    if (file) fclose(file);
+    return seen;
+}
+
 /* Waits until a metrics file has this many steps. */
 static inline void wait_for_steps(const char *path, int steps) {
     for (int i = 0; i < 12000; i++) {
-        char line[4096];
-        int seen = 0;
-        FILE *file = fopen(path, "r");
-        while (file && fgets(line, sizeof line, file)) seen += strstr(line, "\"event\":\"step\"") != NULL;
-        if (file) fclose(file);
-        if (seen >= steps) return;
+        if (lines_with(path, "\"event\":\"step\"") >= steps) return;
         wait_ms(10);
     }
     ck_abort_msg("%s never had %d steps", path, steps);
