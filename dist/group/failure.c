@@ -11,7 +11,7 @@
 #include "memory/clock.h"
 
 #define LOOK_NS 50000000
-#define CONFESS_MS 400    /* ranks that are affected by one failure notice it within this time */
+#define CONFESS_MS 2000   /* ranks that are affected by one failure notice it within this time, also on busy machines */
 #define LEARN_MS 1000     /* a connection ends before the store knows why */
 #define LONG_NS 250000000 /* a wait that the store is told of: within LEARN_MS, and rare */
 

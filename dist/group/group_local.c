@@ -279,7 +279,9 @@ static remat_status enter(local_group *g) {
     for (int32_t r = 0; r < g->config.size; r++) TRY(wait_for_presence(g, r));
     if (g->config.size > 1) TRY(rm_local_watch_start(&g->config, &g->arena, &g->watch));
     rm_joining_step(g->config.joining, "meeting for the first time");
-    return meet(g); /* now pidfds refer to the right processes: all ranks were alive after they had been opened */
+    TRY(meet(g)); /* now pidfds refer to the right processes: all ranks were alive after they had been opened */
+    g->meeting.limit_ms = g->config.timeout_ms;
+    return REMAT_OK;
 }
 
 static remat_status open_group(const rm_group_config *config, void **engine) {

@@ -25,7 +25,8 @@ enum { SPINS = 2000, SPINS_FEW = 50 };
 static int spins_for(int32_t ranks) { return ranks <= rm_processors_get()->usable ? SPINS : SPINS_FEW; }
 
 void rm_local_meeting_init(const rm_group_config *config, rm_local_arena *arena, rm_local_meeting *out) {
-    *out = (rm_local_meeting){.config = config, .arena = arena, .spins = spins_for(config->size)};
+    *out = (rm_local_meeting){
+        .config = config, .arena = arena, .limit_ms = config->join_ms, .spins = spins_for(config->size)};
 }
 
 static void relax(void) {
@@ -71,18 +72,18 @@ static remat_status nobody_came(rm_local_meeting *m, int32_t rank, const event *
                                  "%.130s keeps other ranks waiting, among them rank %d, from which rank %d expects a "
                                  "message since %lld ms: it lives. If it only needs longer, raise the time-out",
                                  rm_local_who(m->arena, first, who), rm_group_number(m->config, rank), my_number(m),
-                                 (long long)m->config->timeout_ms);
+                                 (long long)m->limit_ms);
     if (e->ring)
         return rm_local_announce(m->arena,
                                  "%.130s did not %s rank %d within %lld ms: it lives. If it only needs longer, raise "
                                  "the time-out",
                                  rm_local_who(m->arena, rank, who),
                                  e->has_come == has_bytes ? "send to" : "receive what it was sent by", my_number(m),
-                                 (long long)m->config->timeout_ms);
+                                 (long long)m->limit_ms);
     return rm_local_announce(m->arena,
                              "%.130s did not arrive within %lld ms, while rank %d waits for it %.230s: it is alive, "
                              "and was last %.230s. If it only needs more time, raise the timeout",
-                             rm_local_who(m->arena, rank, who), (long long)m->config->timeout_ms, my_number(m),
+                             rm_local_who(m->arena, rank, who), (long long)m->limit_ms, my_number(m),
                              rm_local_doing(m->config, m->arena, m->config->rank, mine),
                              rm_local_doing(m->config, m->arena, rank, doing));
 }
@@ -119,7 +120,7 @@ static remat_status sleep_until_it_comes(rm_local_meeting *m, int32_t rank, cons
         uint64_t now = rm_now_ns(), step = now - before;
         waited += step < 5 * NAP_NS ? step : 5 * NAP_NS;
         before = now;
-        if (waited > (uint64_t)m->config->timeout_ms * 1000000u && !e->has_come(e))
+        if (waited > (uint64_t)m->limit_ms * 1000000u && !e->has_come(e))
             TRY_GOTO(status, done, nobody_came(m, rank, e));
     }
 done:

@@ -9,7 +9,8 @@
 typedef struct {
     const rm_group_config *config; /* borrowed, as is the arena */
     rm_local_arena *arena;
-    uint32_t count; /* number of meetings that this rank has arrived at */
+    int64_t limit_ms; /* for another rank: join_ms for the first meeting, set to timeout_ms after it */
+    uint32_t count;   /* number of meetings that this rank has arrived at */
     int spins;
 } rm_local_meeting;
 

@@ -86,12 +86,12 @@ static remat_status get(void *kind, const char *key, void *value, uint32_t capac
     file_store *store = kind;
     int64_t start = rm_now_ms();
     for (useconds_t pause = 100;; pause = pause < 10000 ? pause * 2 : pause) {
-        bool there;
+        /* Before the look at the log: rank 0, or another before it, may set the key and end */
+        bool there, over = timeout_ms >= 0 && store->rank > 0 && !is_locked(store->fd, PRESENT);
         TRY(rm_kv_log_read(&store->log, key, value, capacity, bytes, &there));
         if (there) return REMAT_OK;
         if (timeout_ms < 0) FAIL(MISSING, "there is no '%s' in %s", key, store->path);
-        if (store->rank > 0 && !is_locked(store->fd, PRESENT))
-            FAIL(PEER, "rank 0 is gone, while rank %d waited for '%s' in %s", store->rank, key, store->path);
+        if (over) FAIL(PEER, "rank 0 is gone, while rank %d waited for '%s' in %s", store->rank, key, store->path);
         if (rm_now_ms() - start >= timeout_ms)
             FAIL(PEER, "rank %d waited %lld ms for '%s' in %s, and no rank has set it", store->rank,
                  (long long)timeout_ms, key, store->path);

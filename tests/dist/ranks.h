@@ -144,8 +144,8 @@ static inline uint64_t next_random(uint64_t *state) { /* splitmix64 */
     return x ^ x >> 31;
 }
 
-/* Rank `who` returns when all others have called this, and they return at once. What `who` then does to the group, such as
- * dying, cannot interrupt what they did before. Once for each store. */
+/* Rank `who` returns when all others have called this, and they return at once, but for rank 0, whose store `who` still
+ * reads. What `who` then does to the group, such as dying, cannot interrupt what they did before. Once for each store. */
 static inline void let_others_finish(rm_kv *store, int rank, int size, int who) {
     char key[64];
     for (int r = 0; r < size; r++) {
@@ -153,6 +153,8 @@ static inline void let_others_finish(rm_kv *store, int rank, int size, int who) 
         if (r != who && rank == r) need_ok(rm_kv_set(store, key, "", 0));
         if (r != who && rank == who) need_ok(rm_kv_wait(store, key, 60000));
     }
+    if (rank == who) need_ok(rm_kv_set(store, "finished/all", "", 0));
+    if (rank == 0) need_ok(rm_kv_wait(store, "finished/all", 60000));
 }
 
 #endif

@@ -32,13 +32,15 @@ END_TEST
 typedef struct {
     bool whatever_engine;
     _Atomic bool is_missed; /* rank 0 has said that it waits */
+    char heard[3][2000];    /* by each rank */
 } lateness;
 
-static char heard[2000];
+static int this_rank;
 
 static void hear(void *context, const char *sentence) {
     lateness *late = context;
-    strncat(heard, sentence, sizeof heard - strlen(heard) - 1);
+    char *heard = late->heard[this_rank];
+    strncat(heard, sentence, sizeof late->heard[0] - strlen(heard) - 1);
     if (strstr(sentence, "waiting for ")) late->is_missed = true;
 }
 
@@ -51,21 +53,26 @@ static void one_comes_late(int rank, int size, rm_kv *store, void *context) {
         .engine = late->whatever_engine ? "local" : NULL, .rank = rank, .size = size, .store = store};
     config.say = hear;
     config.context = late;
+    this_rank = rank;
     if (rank == 1) need_ok(rm_kv_set(store, "refused/1", refused, sizeof refused - 1));
     for (double start = seconds(); rank == 2 && !late->is_missed && seconds() < start + 60;) nap_ms(5);
     need_ok(rm_group_open(&config, &group));
     rm_group_close(group);
-    if (rank) need(!*heard, "rank %d heard '%s'", rank, heard);
-    if (rank == 0)
-        need(!strcmp(heard,
-                     "has refused rank 7 of 9 from ?[5mnowhere: whywaiting for rank 2 of 3 since 2 s; up to 300 s"),
-             "heard '%s'", heard);
 }
 
+/* On a busy machine other ranks are late, too: one time of some is enough. */
 START_TEST(missing_and_refused_ranks_are_reported) {
+    static const char words[] =
+        "has refused rank 7 of 9 from ?[5mnowhere: whywaiting for rank 2 of 3 since 2 s; up to 300 s";
     lateness *late = shared_page(sizeof *late);
-    late->whatever_engine = _i;
-    run_ranks(3, one_comes_late, late);
+    bool as_expected = false;
+    for (int time = 0; time < 5 && !as_expected; time++) {
+        memset(late, 0, sizeof *late);
+        late->whatever_engine = _i;
+        run_ranks(3, one_comes_late, late);
+        as_expected = !strcmp(late->heard[0], words) && !*late->heard[1] && !*late->heard[2];
+    }
+    ck_assert_msg(as_expected, "heard '%s', '%s', '%s'", late->heard[0], late->heard[1], late->heard[2]);
 }
 END_TEST
 
@@ -85,7 +92,8 @@ static void one_dies_before(int rank, int size, rm_kv *store, void *context) {
 static void one_does_not_come(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     (void)context;
-    rm_group_config config = {.rank = rank, .size = size, .store = store, .timeout_ms = rank ? 5000 : 500};
+    rm_group_config config = {.rank = rank, .size = size, .store = store, .timeout_ms = rank ? 60000 : 500};
+    if (rank == 0) need_ok(rm_kv_wait(store, "world#1/here/2", 60000));
     if (rank != 1) need_peer(rm_group_open(&config, &group), "rank 1 of 3 did not join within 500 ms");
     let_others_finish(store, rank, size, 1);
 }

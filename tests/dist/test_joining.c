@@ -4,6 +4,7 @@
 #include "dist/group/group_auto.h"
 #include "dist/group/joining.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "tests/dist/ranks.h"
@@ -103,7 +104,7 @@ static void one_lags(int rank, int size, rm_kv *store, void *context) {
         need(strstr(remat_last_error(), "it was last meeting the other ranks"), "%s", remat_last_error());
 }
 
-/* Whether rank 0 tells how long ago the stopped rank responded, as it does unless the machine is so busy that ranks arrive late. */
+/* Whether rank 0, and nobody else, soon tells who is late and how long ago it responded. */
 static bool stop_rank_1(scene s) {
     pid_t pid[3];
     memset(heard, 0, sizeof *heard);
@@ -112,20 +113,18 @@ static bool stop_rank_1(scene s) {
     ck_assert_int_eq(end_of(pid[2]), 0);
     kill(pid[1], SIGKILL);
     ck_assert_int_eq(end_of(pid[1]), 128 + SIGKILL);
-    ck_assert_msg(strstr(heard->text[0], "waiting for rank 1 of 3"), "'%s'", heard->text[0]);
-    ck_assert_msg(!s.answers || strstr(heard->text[0], "it was last meeting the other ranks, and last responded "),
-                  "'%s'", heard->text[0]);
-    ck_assert_msg(heard->first_s[0] - heard->began_s < 3.5, "after %.1f s", heard->first_s[0] - heard->began_s);
-    ck_assert_msg(!*heard->text[2], "'%s'", heard->text[2]);
-    return !s.answers || strstr(heard->text[0], "last responded 1.");
+    const char *last = s.answers ? "it was last meeting the other ranks, and last responded 1." : "";
+    return strstr(heard->text[0], "waiting for rank 1 of 3") && strstr(heard->text[0], last) && !*heard->text[2] &&
+           heard->first_s[0] - heard->began_s < 3.5;
 }
 
-/* Only rank 0 reports, long before the time limit, and all ranks fail with the same message. */
+/* Only rank 0 reports, long before the time limit, and all ranks fail with the same message. On a busy machine other ranks
+ * arrive late, too: one time of some is enough. */
 START_TEST(stopped_rank_is_named_and_ends_the_wait) {
     scene s = {.engine = engines[_i % ENGINES], .late = 1, .answers = _i / ENGINES};
     bool told = false;
     for (int time = 0; time < 5 && !told; time++) told = stop_rank_1(s);
-    ck_assert_msg(told, "'%s'", heard->text[0]);
+    ck_assert_msg(told, "after %.1f s '%s'; '%s'", heard->first_s[0] - heard->began_s, heard->text[0], heard->text[2]);
 }
 END_TEST
 
@@ -200,12 +199,36 @@ static void one_cannot(int rank, int size, rm_kv *store, void *context) {
 START_TEST(failure_of_one_rank_is_reported_to_all) { run_ranks(3, one_cannot, NULL); }
 END_TEST
 
+static _Atomic int meets_late_ms;
+
+/* Also for the library, which calls it when a rank arrives at a meeting. */
+int sched_getcpu(void) {
+    nap_ms(atomic_exchange(&meets_late_ms, 0));
+    return 0;
+}
+
+static void one_meets_late(int rank, int size, rm_kv *store, void *context) {
+    rm_group *group;
+    rm_group_config config = config_of("local", rank, size, store, 60000);
+    (void)context;
+    config.timeout_ms = 200;
+    if (rank == 1) meets_late_ms = 800;
+    need_ok(rm_group_open(&config, &group));
+    need(!meets_late_ms, "ranks meet without sched_getcpu()");
+    let_others_finish(store, rank, size, 0);
+    rm_group_close(group);
+}
+/* The limit of a collective does not hold for the first meeting. */
+START_TEST(ranks_may_meet_as_late_as_they_may_join) { run_ranks(3, one_meets_late, NULL); }
+END_TEST
+
 /* ---- Over tcp ---------------------------------------------------------------------------------------------------- */
 
 /* A stopped rank 0, whose store does not reply. */
-START_TEST(stopped_rank_0_is_named) {
+static void stop_rank_0(void) {
     int port = reserved_port();
     pid_t pid[2];
+    memset(heard, 0, sizeof *heard);
     for (int rank = 0; rank < 2; rank++) {
         if ((pid[rank] = fork()) > 0) continue;
         rm_kv *store;
@@ -222,8 +245,12 @@ START_TEST(stopped_rank_0_is_named) {
     ck_assert_int_eq(end_of(pid[1]), 0);
     kill(pid[0], SIGKILL);
     ck_assert_int_eq(end_of(pid[0]), 128 + SIGKILL);
-    ck_assert_msg(strstr(heard->text[1], "waiting for rank 0, whose store does not answer, since 2 s"), "'%s'",
-                  heard->text[1]);
+}
+
+START_TEST(stopped_rank_0_is_named) {
+    static const char words[] = "waiting for rank 0, whose store does not answer, since 2 s";
+    for (int time = 0; time < 5 && !strstr(heard->text[1], words); time++) stop_rank_0();
+    ck_assert_msg(strstr(heard->text[1], words), "'%s'", heard->text[1]);
 }
 END_TEST
 
@@ -236,6 +263,7 @@ int main(void) {
     tcase_add_test(all, different_backends_are_named);
     tcase_add_test(all, auto_selects_an_engine_that_all_ranks_have);
     tcase_add_test(all, failure_of_one_rank_is_reported_to_all);
+    tcase_add_test(all, ranks_may_meet_as_late_as_they_may_join);
     tcase_set_timeout(tcp, 300);
     tcase_add_checked_fixture(tcp, prepare, NULL);
     tcase_add_test(tcp, stopped_rank_0_is_named);

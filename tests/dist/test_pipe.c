@@ -68,7 +68,7 @@ static void wait_for_a_late_one(int rank, int size, rm_kv *store, void *context)
 static void wait_for_the_first_of_a_chain(int rank, int size, rm_kv *store, void *context) {
     rm_group *group;
     rm_group_config config = {
-        .engine = context, .rank = rank, .size = size, .store = store, .timeout_ms = 1500, .join_ms = 60000};
+        .engine = context, .rank = rank, .size = size, .store = store, .timeout_ms = 3000, .join_ms = 60000};
     char byte;
     need_ok(rm_group_open(&config, &group));
     need_ok(rm_group_run(group, &(rm_collective){.kind = RM_BARRIER}));

@@ -1,6 +1,9 @@
 /* test_store_file.c: the store in a file: its size, what readers see, and files that belong to others. */
+#define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdarg.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "tests/dist/stores.h"
 
@@ -194,6 +197,39 @@ START_TEST(one_of_many_jobs_gets_the_file) {
 }
 END_TEST
 
+static rm_kv *ends_first; /* rank 0's, if another rank is about to look whether it is there */
+
+/* Also for the library. */
+int fcntl(int fd, int command, ...) {
+    va_list more;
+    va_start(more, command);
+    void *argument = va_arg(more, void *);
+    va_end(more);
+    if (command == F_OFD_GETLK && ends_first) {
+        rm_kv *store = ends_first;
+        ends_first = NULL;
+        ck_ok(rm_kv_set(store, "last", "words", 5));
+        rm_kv_close(store);
+    }
+    return (int)syscall(SYS_fcntl, fd, command, argument);
+}
+
+/* Rank 0 sets a key and ends while rank 1 waits for the key: whenever rank 1 looks, it is not told that rank 0 is gone. */
+START_TEST(last_words_of_rank_0_are_heard) {
+    const char *path = meeting_place();
+    rm_kv *first, *store;
+    char words[8];
+    uint32_t bytes;
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 0, .size = 2}, &first));
+    ck_ok(rm_kv_open(&(rm_kv_config){.path = path, .rank = 1, .size = 2}, &store));
+    ends_first = first;
+    ck_ok(rm_kv_get(store, "last", words, sizeof words, &bytes, 20000));
+    ck_assert(!ends_first && bytes == 5);
+    ck_fails(rm_kv_get(store, "never", words, sizeof words, &bytes, 20000), PEER, "rank 0 is gone");
+    rm_kv_close(store);
+}
+END_TEST
+
 int main(void) {
     TCase *cases = tcase_create("files");
     tcase_add_test(cases, leftover_files_are_distinguished_from_used_ones);
@@ -202,6 +238,7 @@ int main(void) {
     tcase_add_test(cases, values_are_read_whole);
     tcase_add_test(cases, other_programs_files_are_not_touched);
     tcase_add_test(cases, one_of_many_jobs_gets_the_file);
+    tcase_add_test(cases, last_words_of_rank_0_are_heard);
     tcase_set_timeout(cases, 300);
     return run_cases("dist/store_file", cases);
 }

@@ -10,15 +10,6 @@ static void let_win(const char *path, const char *best) {
     ck_assert_int_eq(system(command), 0);
 }
 
-static int lines_with(const char *path, const char *words) {
-    char line[512];
-    int n = 0;
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) n += says_all(line, words);
-    if (file) fclose(file);
-    return n;
-}
-
 /* Also when the file of an earlier run makes it choose other buckets. */
 START_TEST(tuned_buckets_keep_the_bits) {
     const char *file = in_scratch("times"), *plain = in_scratch("plain"), *tuned = in_scratch("tuned");
