@@ -110,7 +110,7 @@ static void in_a_rank(int rank, int size, rm_kv *store, void *context) {
     const job *j = context;
     rm_group *group;
     rm_group_config config = {.engine = j->engine, .rank = rank, .size = size, .store = store};
-    config.timeout_ms = strcmp(j->scenario, "absence") ? 60000 : 1500;
+    config.timeout_ms = strcmp(j->scenario, "absence") ? 60000 : 3000;
     config.join_ms = 60000; /* MPI starts slowly on a busy machine */
     need_ok(rm_group_open(&config, &group));
     play(group, store, j->scenario);
@@ -267,11 +267,14 @@ static int mpi_rank(char **argv) {
     return mpi_rank_is_well(store, rank, size - !strcmp(j.scenario, "death"));
 }
 
+/* A death is a race between the others and mpirun, which kills them soon: one time of some in which they win is enough. */
 START_TEST(mpi) {
     static char said[20000];
-    int size = _i == 0 ? 4 : 2, well = well_under_mpi(size, scenarios[_i], said, sizeof said);
-    ck_assert_msg(well == size - !strcmp(scenarios[_i], "death"), "%s: %d of %d ranks are well:\n%s", scenarios[_i],
-                  well, size, said);
+    const bool death = !strcmp(scenarios[_i], "death");
+    int size = _i == 0 ? 4 : 2, well = -1;
+    for (int time = 0; time < (death ? 5 : 1) && well != size - death; time++)
+        well = well_under_mpi(size, scenarios[_i], said, sizeof said);
+    ck_assert_msg(well == size - death, "%s: %d of %d ranks are well:\n%s", scenarios[_i], well, size, said);
 }
 END_TEST
 #endif
