@@ -102,46 +102,73 @@ START_TEST(killed_rank_is_named_as_the_cause) {
 }
 END_TEST
 
-/* Rank 0 fails; rank 1 notices and reports it; rank 2 has to be asked; rank 3 ignores SIGTERM. */
-START_TEST(other_ranks_get_time_to_report_the_failure) {
+/* Rank 0 fails; rank 1 notices and reports it; rank 2 has to be asked; rank 3 ignores SIGTERM. Whether all are in time, with
+ * what was said in `err` and `out`, which the caller frees. */
+static bool report_the_failure(int64_t grace_ms, char **err, char **out) {
     rm_launch_config config = JOB(4, SCRIPT(with_marks("case $RANK in 0) seen a; seen b; seen c; mark d; exit 9;; "
                                                        "1) mark a; missed d; echo rank 0 is gone >&2; exit 1;; "
                                                        "2) trap 'echo asked; exit 0' TERM; mark b; sleep 60 & wait;; "
                                                        "3) trap '' TERM; mark c; sleep 60 & wait; sleep 60;; esac")));
-    config.grace_ms = 1500;
+    char words[80];
+    config.grace_ms = grace_ms;
     double start_s = seconds();
     ck_assert_int_eq(run(config), 9);
     double took = seconds() - start_s;
-    ck_assert_msg(took > 1.5 && took < 30, "%.3f s", took);
-    ck_said("rank 0 is gone", "2 of them did not stop in 1500 ms: SIGTERM");
-    ck_said("1 of them did not stop after that: SIGKILL", NULL);
-    char *text = output_of("job", "out");
-    ck_assert_str_eq(text, "asked\n");
-    free(text);
+    ck_assert_msg(took > 1e-3 * (double)grace_ms && took < 60, "%.3f s", took);
+    *err = output_of("job", "err");
+    *out = output_of("job", "out");
+    snprintf(words, sizeof words, "2 of them did not stop in %d ms: SIGTERM", (int)grace_ms);
+    return contains(*err, "rank 0 is gone") && contains(*err, words) &&
+           contains(*err, "1 of them did not stop after that: SIGKILL") && !strcmp(*out, "asked\n");
+}
+
+START_TEST(other_ranks_get_time_to_report_the_failure) {
+    bool well = false;
+    for (int64_t grace_ms = 1500; !well; grace_ms *= 2) {
+        char *err, *out;
+        well = report_the_failure(grace_ms, &err, &out);
+        ck_assert_msg(well || grace_ms < 12000, "'%s' and '%s'", err, out);
+        free(err);
+        free(out);
+    }
 }
 END_TEST
 
 /* A stopped rank can report nothing and receives no SIGTERM: it is continued at once instead of getting time that it
- * cannot use. */
-START_TEST(stopped_ranks_are_continued) {
+ * cannot use. The time until the job has ended. */
+static double end_with_a_stopped_rank(void) {
     double start_s = seconds();
     ck_assert_int_eq(run(JOB(2, SCRIPT(with_marks("test $RANK = 0 && { stopped a; exit 9; }; mark a; kill -STOP $$; "
                                                   "echo awake; exit 3")))),
                      9);
     double took = seconds() - start_s;
-    ck_assert_msg(took < 4, "%.3f s", took);
     char *text = output_of("job", "out");
     ck_assert_str_eq(text, "awake\n");
     free(text);
-    rm_launch_config
-        late = /* rank 1 stops when those that had been stopped before the failure, such as rank 2, are awake */
-        JOB(3, SCRIPT(with_marks("case $RANK in 0) stopped a; exit 9;; 1) seen b; kill -STOP $$; exit 3;; "
-                                 "2) mark a; kill -STOP $$; mark b; exit 3;; esac")));
-    late.grace_ms = 1000;
-    ck_assert_int_eq(run(late), 9);
-    text = output_of("job", "err");
-    ck_assert_msg(contains(text, "SIGTERM") && !contains(text, "SIGKILL"), "%s", text);
-    free(text);
+    return took;
+}
+
+START_TEST(stopped_ranks_are_continued) {
+    double took = 1e9;
+    for (int time = 0; time < 5 && took >= 4; time++) took = end_with_a_stopped_rank();
+    ck_assert_msg(took < 4, "%.3f s", took);
+}
+END_TEST
+
+/* Rank 1 stops when those that had been stopped before the failure, such as rank 2, are awake: SIGTERM continues it. */
+START_TEST(ranks_that_stop_later_are_continued_to_end) {
+    bool well = false;
+    for (int64_t grace_ms = 1000; !well; grace_ms *= 2) {
+        rm_launch_config late = JOB(3, SCRIPT(with_marks("case $RANK in 0) stopped a; exit 9;; "
+                                                         "1) seen b; kill -STOP $$; exit 3;; "
+                                                         "2) mark a; kill -STOP $$; mark b; exit 3;; esac")));
+        late.grace_ms = grace_ms;
+        ck_assert_int_eq(run(late), 9);
+        char *text = output_of("job", "err");
+        well = contains(text, "SIGTERM") && !contains(text, "SIGKILL");
+        ck_assert_msg(well || grace_ms < 8000, "%s", text);
+        free(text);
+    }
 }
 END_TEST
 
@@ -158,7 +185,8 @@ START_TEST(only_stopped_ranks_get_sigcont) {
 }
 END_TEST
 
-START_TEST(stopped_ranks_receive_signals) {
+/* The time until the job has ended after the signal. */
+static double signal_a_stopped_rank(void) {
     char script[300];
     pid_t pids[64];
     unlink(in_folder("pids"));
@@ -166,11 +194,17 @@ START_TEST(stopped_ranks_receive_signals) {
     rm_launch_config config = JOB(1, SCRIPT(script));
     pid_t pid = start(&config, "job");
     wait_for_pids(pids, 1);
-    nap_ms(200);
+    for (double start_s = seconds(); process_state(pids[0]) != 'T' && seconds() - start_s < 30;) nap_ms(1);
+    ck_assert_int_eq(process_state(pids[0]), 'T');
     double start_s = seconds();
     kill(pid, SIGTERM);
     ck_assert_int_eq(end_of(pid), 143);
-    double took = seconds() - start_s;
+    return seconds() - start_s;
+}
+
+START_TEST(stopped_ranks_receive_signals) {
+    double took = 1e9;
+    for (int time = 0; time < 5 && took >= 4; time++) took = signal_a_stopped_rank();
     ck_assert_msg(took < 4, "%.3f s", took);
 }
 END_TEST
@@ -343,7 +377,9 @@ static void wait_until_said(const char *words) {
     ck_assert_msg(said, "nobody says '%s'", words);
 }
 
-START_TEST(second_signal_kills_all_ranks) {
+/* Whether the ranks live on after a signal that comes again at once, as timeout(1) sends it: it still counts as the first one. The
+ * next one ends them. */
+static bool second_signal_kills(void) {
     char script[300];
     pid_t pids[64];
     unlink(in_folder("pids"));
@@ -351,15 +387,22 @@ START_TEST(second_signal_kills_all_ranks) {
     rm_launch_config config = JOB(2, SCRIPT(script));
     pid_t pid = start(&config, "job");
     wait_for_pids(pids, 2);
-    double first_s = seconds();
     kill(pid, SIGTERM);
     wait_until_said("SIGTERM is passed on");
-    if (seconds() - first_s < 0.9) kill(pid, SIGTERM); /* timeout(1) does this: it still counts as the first signal */
+    kill(pid, SIGTERM);
     nap_ms(1100);
-    ck_assert(!gone(pids[0]) && !gone(pids[1]));
+    bool live = !gone(pids[0]) && !gone(pids[1]);
     kill(pid, SIGINT);
-    ck_assert_int_eq(end_of(pid), 128 + SIGINT);
+    ck_assert_int_eq(end_of(pid), 128 + (live ? SIGINT : SIGTERM));
     ck_assert(gone(pids[0]) && gone(pids[1]));
+    return live;
+}
+
+/* A launcher that gets no processor for a second finds the signal that comes again late. */
+START_TEST(second_signal_kills_all_ranks) {
+    bool well = false;
+    for (int time = 0; time < 5 && !well; time++) well = second_signal_kills();
+    ck_assert(well);
 }
 END_TEST
 
@@ -449,7 +492,7 @@ START_TEST(killing_the_supervisor_leaves_no_process) {
     ck_assert_msg(ended == 2, "%d of 2 ranks ended with the supervisor", ended);
     kill(launcher, SIGCONT);
     ck_assert_int_eq(end_of(launcher), 137);
-    ck_assert_msg(until_gone(pids, 6) < 2, "something is left");
+    ck_assert_msg(until_gone(pids, 6) < 15, "something is left");
     ck_said("was killed by signal 9 (Killed), and all ranks with it", NULL);
 }
 END_TEST
@@ -573,6 +616,7 @@ int main(int argc, char **argv) {
     tcase_add_test(cases, killed_rank_is_named_as_the_cause);
     tcase_add_test(cases, other_ranks_get_time_to_report_the_failure);
     tcase_add_test(cases, stopped_ranks_are_continued);
+    tcase_add_test(cases, ranks_that_stop_later_are_continued_to_end);
     tcase_add_test(cases, only_stopped_ranks_get_sigcont);
     tcase_add_test(cases, stopped_ranks_receive_signals);
     tcase_add_test(cases, failed_starts_are_explained);
