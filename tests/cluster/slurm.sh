@@ -24,8 +24,10 @@ dir=$(mktemp -d) && host=$(hostname -s) || exit 1
 mkdir -p "$dir"/ctld "$dir"/log "$dir"/node1 "$dir"/node2 "$dir"/tmp-node1 "$dir"/tmp-node2 "$dir"/munge/run
 chmod 755 "$dir" "$dir"/munge/run
 chmod 711 "$dir"/munge # munged checks the permissions of its folders
-port() { # ports and job numbers depend on the process id, so that two of these can run at once
-    echo $((20000 + ($$ * 4 + $1) % 9000))
+# Ports and job numbers depend on the process id, so that two of these can run at once. The ports are between those that Remat derives
+# from a job's number, below 30000, and those that systems assign by themselves, from 32768.
+port() {
+    echo $((30000 + ($$ * 4 + $1) % 2700))
 }
 
 running() { # FILE...: process numbers in these files whose process runs
