@@ -39,18 +39,24 @@ static inline int ranks_of(pid_t launcher, pid_t *rank, int most) {
     return children_of(launcher, &supervisor, 1) == 1 ? children_of(supervisor, rank, most) : 0;
 }
 
-/* Waits until the job has saved a new state in this directory of the scratch. */
 static char last_progress[RM_PATH_BYTES]; /* "": none yet */
 
+/* Whether the job has saved a new state in this directory of the scratch. */
+static inline bool has_progressed(const char *directory) {
+    char state[RM_PATH_BYTES];
+    bool found;
+    bool failed = rm_state_find(in_scratch(directory), state, &found); /* the directory was being changed */
+    if (failed || !found || !strcmp(state, last_progress)) return false;
+    strcpy(last_progress, state);
+    return true;
+}
+
 static inline void wait_for_progress(const char *directory) {
-    char *last = last_progress, state[RM_PATH_BYTES];
-    bool found = false;
-    for (int waited = 0; waited < 100000 && !(found && strcmp(state, last)); waited++) {
-        if (rm_state_find(in_scratch(directory), state, &found)) found = false; /* the directory was being changed */
+    for (int waited = 0; waited < 100000; waited++) {
+        if (has_progressed(directory)) return;
         wait_ms(1);
     }
-    ck_assert_msg(found && strcmp(state, last), "there is no state after '%s' in %s", last, directory);
-    strcpy(last, state);
+    ck_abort_msg("there is no state after '%s' in %s", last_progress, directory);
 }
 
 static inline void same_files(const char *a, const char *b) {
