@@ -204,7 +204,6 @@ def disturb(job, options):
     while time.time() < end or not stormy:
         calm.append(calm_period(job))
         stormy.append(storm(job, pauses, turns))
-    job.wait_for_step(job.step())  # ranks that wait for others save nothing when they are stopped
     return pauses, calm, stormy
 
 

@@ -435,6 +435,29 @@ START_TEST(sharded_state_is_read_from_disk) {
 }
 END_TEST
 
+/* The signal comes while three ranks wait for a fourth. No training state has their last step. */
+START_TEST(signal_between_worlds_saves_the_step_held_in_memory) {
+    job j = make_job("0", "--steps=1000000 --save-every=100");
+    j.nodes = "4:5";
+    ck_assert(start_hosts(&j));
+    wait_ms(30);
+    kill(rank_of(&j, 1), SIGKILL);
+    ck_assert_int_eq(end_of_host(&j, 1), 137);
+    wait_for_errors(&j, "3 of at least 4 ranks");
+    kill(j.launcher[0], SIGTERM);
+    start_host(&j, 1);
+    for (int host = 0; host < HOSTS; host++) ck_assert_int_eq(end_of_host(&j, host), 143);
+    const char *line = says(&j, "4 ranks go on from step");
+    long step;
+    char name[32];
+    ck_assert_int_eq(sscanf(line, "4 ranks go on from step %ld", &step), 1);
+    ck_says_all(line, "before the first of this run|saved in");
+    snprintf(name, sizeof name, "job/step-%08ld", step);
+    ck_assert(!access(in_scratch(name), R_OK));
+    same_as(&j, "--batch=20");
+}
+END_TEST
+
 /* Each launcher says so once, in spite of restarts that are left. */
 START_TEST(job_ends_with_the_launcher_of_host_0) {
     job j = start_job("100", "--steps=1000000");
@@ -472,6 +495,7 @@ int main(void) {
     tcase_add_test(tests, carried_states_go_on_from_memory);
     tcase_add_test(tests, running_statistics_go_on_from_memory);
     tcase_add_test(tests, sharded_state_is_read_from_disk);
+    tcase_add_test(tests, signal_between_worlds_saves_the_step_held_in_memory);
     tcase_add_test(tests, job_ends_with_the_launcher_of_host_0);
     tcase_add_test(tests, too_few_ranks_end_the_job);
     return run_suite("train/elastic", tests);

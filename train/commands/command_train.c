@@ -438,11 +438,12 @@ static remat_status step_by_step(rm_trainer *t) {
     return REMAT_OK;
 }
 
-/* A rank was lost after the last step, perhaps before it was saved. */
+/* A rank was lost after the last step, perhaps before it was saved; or the run is stopped before this world makes a step. */
 static remat_status make_up_save(rm_trainer *t) {
     const rm_options *o = t->options;
-    if (!t->goes_on || !o->save || !t->step || t->stop) return REMAT_OK;
-    bool due = t->step == t->last_step || t->step % o->save_every == 0 || rm_watch_best_step(&t->watch, o) == t->step;
+    if (!t->goes_on || !o->save || !t->step) return REMAT_OK;
+    bool must = t->step == t->last_step || t->stop;
+    bool due = must || t->step % o->save_every == 0 || rm_watch_best_step(&t->watch, o) == t->step;
     return due ? save(t) : REMAT_OK;
 }
 
