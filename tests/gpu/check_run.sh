@@ -150,7 +150,7 @@ assert [gpu.fewest_calls(T) for T in (1, 65535, 65536, 131071)] == [1, 1, 2, 3]
 assert list(gpu.ROWS) == ["c", "b", "a"]
 EOF
 if [[ -x $build/tests/remat_emulated ]]; then
-    FAKE_LT=16 python3 bench/gpu.py --device=cuda --tiny --quick --rows=a --precisions=bf16 --cap=0.5 --seconds=15 \
+    FAKE_LT=16 python3 bench/gpu.py --device=cuda --tiny --quick --rows=a --precisions=bf16 --cap=0.5 --seconds=200 \
         --longest-seconds=5 "--python=$(command -v python3)" "--remat=$build/tests/remat_emulated" "--json=$work/bench.json" \
         >"$work/out" 2>&1 || fail "the bench fails on the emulated device"
     grep -m 1 -A1 '^|---' "$work/out" | tail -n 1 | grep -q '| Remat, kept' || fail "the bench does not start with the most important row"
