@@ -186,7 +186,8 @@ static void one_is_stopped(int rank, int size, rm_kv *store, void *context) {
         return;
     }
     while (run->stopped_at == 0) nap_ms(1);
-    while (!rm_group_notice(group, &notice)) {
+    /* If it got no processor just before, it is silent at first, and then stopped */
+    while (!rm_group_notice(group, &notice) || !strstr(notice.text, "is stopped")) {
         need_ok(rm_group_poll(group));
         need(seconds() < run->stopped_at + 20, "nobody noticed");
         nap_ms(5);
