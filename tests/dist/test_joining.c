@@ -11,6 +11,7 @@
 #include "tests/ports.h"
 #include "tests/says.h"
 #include "tests/suite.h"
+#include "tests/tries.h"
 
 static const char *const engines[] = {
     "local",
@@ -122,9 +123,8 @@ static bool stop_rank_1(scene s) {
  * arrive late, too: one time of some is enough. */
 START_TEST(stopped_rank_is_named_and_ends_the_wait) {
     scene s = {.engine = engines[_i % ENGINES], .late = 1, .answers = _i / ENGINES};
-    bool told = false;
-    for (int time = 0; time < 5 && !told; time++) told = stop_rank_1(s);
-    ck_assert_msg(told, "after %.1f s '%s'; '%s'", heard->first_s[0] - heard->began_s, heard->text[0], heard->text[2]);
+    ck_assert_msg(once_of_five(stop_rank_1(s)), "after %.1f s '%s'; '%s'", heard->first_s[0] - heard->began_s,
+                  heard->text[0], heard->text[2]);
 }
 END_TEST
 
@@ -224,8 +224,8 @@ END_TEST
 
 /* ---- Over tcp ---------------------------------------------------------------------------------------------------- */
 
-/* A stopped rank 0, whose store does not reply. */
-static void stop_rank_0(void) {
+/* Whether rank 1 says in time that rank 0 is stopped, whose store does not reply. */
+static bool stop_rank_0(void) {
     int port = reserved_port();
     pid_t pid[2];
     memset(heard, 0, sizeof *heard);
@@ -245,13 +245,10 @@ static void stop_rank_0(void) {
     ck_assert_int_eq(end_of(pid[1]), 0);
     kill(pid[0], SIGKILL);
     ck_assert_int_eq(end_of(pid[0]), 128 + SIGKILL);
+    return strstr(heard->text[1], "waiting for rank 0, whose store does not answer, since 2 s");
 }
 
-START_TEST(stopped_rank_0_is_named) {
-    static const char words[] = "waiting for rank 0, whose store does not answer, since 2 s";
-    for (int time = 0; time < 5 && !strstr(heard->text[1], words); time++) stop_rank_0();
-    ck_assert_msg(strstr(heard->text[1], words), "'%s'", heard->text[1]);
-}
+START_TEST(stopped_rank_0_is_named) { ck_assert_msg(once_of_five(stop_rank_0()), "'%s'", heard->text[1]); }
 END_TEST
 
 int main(void) {

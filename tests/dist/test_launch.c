@@ -9,6 +9,7 @@
 #include "dist/store/rendezvous.h"
 #include "memory/host.h"
 #include "tests/ports.h"
+#include "tests/tries.h"
 
 /* ---- A rank's environment ---------------------------------------------------------------------------------------- */
 
@@ -148,11 +149,7 @@ static double end_with_a_stopped_rank(void) {
     return took;
 }
 
-START_TEST(stopped_ranks_are_continued) {
-    double took = 1e9;
-    for (int time = 0; time < 5 && took >= 4; time++) took = end_with_a_stopped_rank();
-    ck_assert_msg(took < 4, "%.3f s", took);
-}
+START_TEST(stopped_ranks_are_continued) { ck_quick_once(end_with_a_stopped_rank(), 4); }
 END_TEST
 
 /* Rank 1 stops when those that had been stopped before the failure, such as rank 2, are awake: SIGTERM continues it. */
@@ -202,11 +199,7 @@ static double signal_a_stopped_rank(void) {
     return seconds() - start_s;
 }
 
-START_TEST(stopped_ranks_receive_signals) {
-    double took = 1e9;
-    for (int time = 0; time < 5 && took >= 4; time++) took = signal_a_stopped_rank();
-    ck_assert_msg(took < 4, "%.3f s", took);
-}
+START_TEST(stopped_ranks_receive_signals) { ck_quick_once(signal_a_stopped_rank(), 4); }
 END_TEST
 
 START_TEST(failed_starts_are_explained) {
@@ -399,11 +392,7 @@ static bool second_signal_kills(void) {
 }
 
 /* A launcher that gets no processor for a second finds the signal that comes again late. */
-START_TEST(second_signal_kills_all_ranks) {
-    bool well = false;
-    for (int time = 0; time < 5 && !well; time++) well = second_signal_kills();
-    ck_assert(well);
-}
+START_TEST(second_signal_kills_all_ranks) { ck_assert(once_of_five(second_signal_kills())); }
 END_TEST
 
 /* Under nohup SIGHUP is ignored, also in the ranks. */

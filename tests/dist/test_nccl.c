@@ -134,6 +134,7 @@ typedef struct {
     int timeout_ms;
     double limit_s;
     bool stuck, tree;
+    int late_ms; /* the others notice the failure this much later */
 } fault;
 
 static const fault in_a_call[] = {
@@ -148,6 +149,8 @@ static const fault in_a_call[] = {
      .limit_s = 5},
     {"hang_at=4", REMAT_PEER, "all ranks reached call 2, all_reduce of 8 f32 (bucket 7)", "all ranks reached call 2",
      .timeout_ms = 1500, .limit_s = 5},
+    {"hang_at=4", REMAT_PEER, "all ranks reached call 2, all_reduce of 8 f32 (bucket 7)", "all ranks reached call 2",
+     .timeout_ms = 1500, .limit_s = 6, .late_ms = 900},
     {"hang_at=3,abort_hangs", REMAT_PEER, "NCCL could not be ended within 1500 ms", "all ranks reached call 2",
      .timeout_ms = 1500, .limit_s = 7, .stuck = true},
     {"pair_remote_at=2", REMAT_PEER, "rank 1, call 2, all_reduce of 8 f32", "rank 1 ended the group: rank 1, call 2",
@@ -165,7 +168,7 @@ static void fails_in_a_call(int rank, int size, rm_kv *store, void *context) {
     remat_status status = REMAT_OK;
     rm_group *group;
     rm_group_config config = config_of(rank, size, store);
-    config.timeout_ms = f->timeout_ms;
+    config.timeout_ms = f->timeout_ms + (faulty ? 0 : f->late_ms);
     config.join_ms = 60000;
     use_fakes(faulty ? f->faults : NULL);
     need_ok(rm_group_open(&config, &group));

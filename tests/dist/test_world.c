@@ -5,6 +5,7 @@
 #include "dist/store/store.h"
 #include "tests/says.h"
 #include "tests/suite.h"
+#include "tests/tries.h"
 
 #include <check.h>
 #include <signal.h>
@@ -147,11 +148,7 @@ static void end(process p) {
 
 /* Plays a scene in which ranks are called or lost. One that gets no processor for a second then is excluded, as it should be, and
  * the scene takes another course: it must go as written one time of some. */
-static void play(bool scene(void)) {
-    bool well = false;
-    for (int time = 0; time < 5 && !well; time++) well = scene();
-    ck_assert_msg(well, "'%s', not '%s'", said, expected);
-}
+static void play(bool scene(void)) { ck_assert_msg(once_of_five(scene()), "'%s', not '%s'", said, expected); }
 
 /* 3 ranks cannot divide 16 samples: the two with the latest steps train, and the third is a spare until a fourth comes. */
 static bool spare_waits_for_a_fourth(void) {

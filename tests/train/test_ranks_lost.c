@@ -2,6 +2,7 @@
 #include "tests/ports.h"
 #include "tests/process_state.h"
 #include "tests/train/rank_jobs.h"
+#include "tests/tries.h"
 
 #include <jansson.h>
 #include <netinet/tcp.h>
@@ -88,11 +89,7 @@ static double kill_rank_1(void) {
 }
 
 /* At once. On a busy machine processes may end slowly: one quick time of some is enough. */
-START_TEST(killed_rank_is_named) {
-    double took = 1e9;
-    for (int time = 0; time < 5 && took >= 2; time++) took = kill_rank_1();
-    ck_assert_msg(took < 2, "it took the others %.1f s to stop", took);
-}
+START_TEST(killed_rank_is_named) { ck_quick_once(kill_rank_1(), 2); }
 END_TEST
 
 static void wait_for_more_steps(void) {
@@ -147,11 +144,8 @@ static bool stop_rank_1(const char *engine) {
     return false;
 }
 
-/* On a busy machine one time of some is enough. */
 START_TEST(stopped_rank_is_named) {
-    bool in_time = false;
-    for (int time = 0; time < 5 && !in_time; time++) in_time = stop_rank_1(engines[_i]);
-    ck_assert_msg(in_time, "rank 0 is late or early, each time");
+    ck_assert_msg(once_of_five(stop_rank_1(engines[_i])), "rank 0 is late or early, each time");
 }
 END_TEST
 
@@ -222,9 +216,7 @@ static bool suspend_rank_1(const char *engine) {
  * be named rightly: one quiet time of some is enough. */
 START_TEST(suspended_rank_accuses_no_other) {
     bool (*suspend)(const char *) = _i % 2 ? suspend_rank_1 : suspend_all;
-    bool quiet = false;
-    for (int time = 0; time < 4 && !quiet; time++) quiet = suspend(engines[_i / 2]);
-    ck_assert_msg(quiet, "ranks are accused, each time");
+    ck_assert_msg(once_of_five(suspend(engines[_i / 2])), "ranks are accused, each time");
 }
 END_TEST
 

@@ -1,5 +1,6 @@
 /* test_ranks_refusals.c: `remat train` on several ranks refuses wrong flags and ranks that differ, with one message. */
 #include "tests/train/rank_jobs.h"
+#include "tests/tries.h"
 
 /* ---- Messages --------------------------------------------------------------------------------------------------- */
 
@@ -47,6 +48,17 @@ static void make_other_text(void) {
     free(zeros);
 }
 
+/* Whether one rank says it alone: the other also reports an error if this one fails more than a second later. */
+static bool refuses(job *j, const char *line, const char *odd, int i) {
+    int speaker = refusals[i].speaker;
+    start_ranks(j, 2, line, 1, odd);
+    finish_ranks(j);
+    ck_all_end(j, refusals[i].status);
+    ck_says(j, speaker, refusals[i].part);
+    ck_says(j, speaker, refusals[i].other);
+    return is_quiet(j, 1 - speaker);
+}
+
 START_TEST(refusals_come_from_one_rank) {
     job j;
     char line[1024], flags[256], odd[256];
@@ -61,17 +73,7 @@ START_TEST(refusals_come_from_one_rank) {
     snprintf(line, sizeof line, "train %s%s%s " FLAGS "--steps=40 %s",
              strstr(flags, "--task") ? "" : "--data=", strstr(flags, "--task") ? "" : scratch(),
              strstr(flags, "--task") ? "" : "/text", flags);
-    int speaker = refusals[_i].speaker;
-    bool quiet = false; /* rank 1 also reports an error if rank 0 fails more than a second later */
-    for (int time = 0; time < 5 && !quiet; time++) {
-        start_ranks(&j, 2, line, 1, odd);
-        finish_ranks(&j);
-        ck_all_end(&j, refusals[_i].status);
-        ck_says(&j, speaker, refusals[_i].part);
-        ck_says(&j, speaker, refusals[_i].other);
-        quiet = is_quiet(&j, 1 - speaker);
-    }
-    ck_quiet(&j, 1 - speaker);
+    if (!once_of_five(refuses(&j, line, odd, _i))) ck_quiet(&j, 1 - refusals[_i].speaker);
 }
 END_TEST
 
@@ -138,9 +140,7 @@ static int ask_for_engine(const char *name) {
 START_TEST(wrong_engines_are_reported_once) {
     static const char *const names[] = {"nccl", "mpi"};
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* MPI itself leaks; leaks are the other tests' business */
-    int lines = 0;
-    for (int time = 0; time < 5 && lines != 1; time++) lines = ask_for_engine(names[_i]);
-    ck_assert_msg(lines == 1, "%s", program_errors);
+    ck_assert_msg(once_of_five(ask_for_engine(names[_i]) == 1), "%s", program_errors);
 #ifdef REMAT_HAVE_MPI
     const char *remedy = "rank 0 of 3|MPI|0 of 1|--dist-backend=mpi";
     ck_assert_msg(!_i || says_all(program_errors, remedy), "%s", program_errors);

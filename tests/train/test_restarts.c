@@ -3,6 +3,7 @@
  * Also jobs resumed on other ranks. REMAT_LONG_TESTS=1 kills 20 times per case instead of twice. */
 #include "tests/cases.h"
 #include "tests/train/jobs.h"
+#include "tests/tries.h"
 
 #define REMAT RM_BINARY_DIR "/remat"
 #define FLAGS "--hidden=24 --layers=2 --seq-len=64 --batch=4 --dropout=0.2 --threads=1 --lr=0.01 "
@@ -118,8 +119,10 @@ START_TEST(full_disk_is_not_restarted) {
 END_TEST
 
 /* Is the rank that received SIGTERM named, though all end with its status? */
-static bool terminate_rank_1(const char *state) {
-    char line[2048], words[100];
+static bool terminate_rank_1(void) {
+    static int jobs;
+    char line[2048], words[100], state[16];
+    snprintf(state, sizeof state, "killed%d", jobs++);
     pid_t rank[16];
     int out = temporary(), err = temporary(), status = 0;
     snprintf(line, sizeof line,
@@ -139,15 +142,9 @@ static bool terminate_rank_1(const char *state) {
 }
 
 /* One rank receives SIGTERM: all stop after the same step, that rank is named, and nothing is restarted. The others let it
- * end first, which on a busy machine may take it longer than they wait: one time of some is enough. */
+ * end first, which on a busy machine may take it longer than they wait. */
 START_TEST(sigterm_of_a_rank_is_not_restarted) {
-    bool named = false;
-    char state[16];
-    for (int time = 0; time < 5 && !named; time++) {
-        snprintf(state, sizeof state, "killed%d", time);
-        named = terminate_rank_1(state);
-    }
-    ck_assert_msg(named, "rank 1 is not named: %s", program_errors);
+    ck_assert_msg(once_of_five(terminate_rank_1()), "rank 1 is not named: %s", program_errors);
 }
 END_TEST
 
