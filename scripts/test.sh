@@ -56,6 +56,17 @@ build() { # build PRESET [flags for CMake]
     rm -f "$log"
 }
 
+# run_tests PRESET: up to three tests that start processes may fail beside others, and must then pass three times in a row
+# by themselves. A machine whose processes stand still for seconds can spoil them; if the code is wrong, they fail again.
+# ctest prints both results. Other tests have one try.
+run_tests() {
+    local failed=build/$1/Testing/Temporary/LastTestsFailed.log
+    ctest --preset "$1" -j "$jobs" && return
+    [[ $(wc -l <"$failed") -le 3 ]] && ! grep -vE ':(dist|train|cluster|bench)/' "$failed" || return 8
+    echo "test.sh: what failed must pass three times, one test at a time:" $(cut -d : -f 2 "$failed")
+    ctest --preset "$1" --rerun-failed --repeat until-fail:3
+}
+
 # bare SUITE COMMAND [FOLDER...]: in a fresh clone on a minimal Debian, with warnings as errors; prints a reason and
 # returns false if this machine allows no chroot
 bare() {
@@ -68,9 +79,9 @@ bare() {
 
 if [[ $all ]]; then
     build sanitize
-    ctest --preset sanitize -j "$jobs"
+    run_tests sanitize
     build tsan
-    ctest --preset tsan -j "$jobs"
+    run_tests tsan
     build library
     ctest --preset library
     installed=$(mktemp -d)
@@ -91,4 +102,4 @@ fi
 # Compiles for all GPU architectures, since quickstart.sh selects only this machine's. Last, so that its summary is
 # last, too.
 build release "-DREMAT_CUDA=${REMAT_CUDA:-$cuda}" -UCMAKE_CUDA_ARCHITECTURES
-ctest --preset release -j "$jobs"
+run_tests release

@@ -411,6 +411,27 @@ static void version_of_mpi(char text[MPI_MAX_LIBRARY_VERSION_STRING]) {
     text[strcspn(text, ",\n")] = 0;
 }
 
+/* MPI's launchers, and batch systems that can start it, leave variables. Without any, MPI would start and be a world of
+ * this process alone. */
+static bool has_launcher(void) {
+    static const char *const prefixes[] = {"OMPI_", "PMI",   "MPI",  "MV2_", "SLURM_", "PALS_",
+                                           "ALPS_", "FLUX_", "JSM_", "LSB_", "PBS_"};
+    for (char **variable = environ; *variable; variable++)
+        for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+            if (!strncmp(*variable, prefixes[i], strlen(prefixes[i]))) return true;
+    return false;
+}
+
+static remat_status check_launcher(const rm_group_config *config) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    version_of_mpi(version);
+    REQUIRE(config->size == 1 || has_launcher(), INVALID,
+            "this is rank %d of %d, but no launcher of MPI started it; with {backend}=mpi, start the ranks with the "
+            "mpirun that belongs to the library (%s) or with srun --mpi=pmix",
+            config->rank, config->size, version);
+    return REMAT_OK;
+}
+
 static remat_status check_ranks(const rm_group_config *config) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int rank = 0, size = 0;
@@ -498,6 +519,7 @@ static remat_status begin(mpi_group *g) {
 static remat_status open_group(const rm_group_config *config, void **engine) {
     /* Nothing can interrupt MPI's own waits; rm_group_config.stuck is called instead */
     rm_joining_step(config->joining, "starting MPI");
+    TRY(check_launcher(config));
     TRY(begin_mpi());
     groups_open++;
     mpi_group *g = rm_calloc(1, sizeof *g);
