@@ -428,6 +428,21 @@ def test_factors_that_resize_to_whole_multiples_are_refused(mode):
         compiled(nn.Upsample(scale_factor=2.3, mode=mode, align_corners=True))
 
 
+@pytest.mark.parametrize("factor", [2, 3])
+def test_pixels_are_shuffled(factor):
+    """As in super-resolution, and back."""
+    net = nn.Sequential(nn.Conv2d(1, factor**2 * 2, 3, padding=1), nn.PixelShuffle(factor), nn.Tanh(), nn.PixelUnshuffle(factor))
+    check(net, nn.MSELoss(), torch.randn(2, 1, 6, 5), torch.randn(2, factor**2 * 2, 6, 5))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("layer", [nn.Linear(4, 6), nn.Conv1d(4, 6, 3, padding=1), nn.ConvTranspose2d(4, 6, 2)])
+def test_weights_with_a_norm_of_their_own(layer, dim):
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(copy.deepcopy(layer), dim=dim), nn.Tanh())
+    x = torch.randn(5, 4) if isinstance(layer, nn.Linear) else torch.randn(5, 4, *[7] * (layer.weight.dim() - 2))
+    check(net, nn.MSELoss(), x, torch.randn(net(x).shape))
+
+
 def test_losses_are_scaled_added_and_shifted():
     model, x, y = nn.Linear(4, 3), torch.randn(5, 4), torch.tensor([0, 2, 1, 1, 0])
     check(model, lambda out, t: 2 * cross_entropy(out, t) / 3 + 0.1 * out.pow(2).sum() + 0.5, x, y, slack=4)

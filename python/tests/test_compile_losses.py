@@ -130,6 +130,9 @@ OF_ELEMENTS = {
     "bce, pos_weight": lambda o, y, m: F.binary_cross_entropy_with_logits(
         o, y.sigmoid(), pos_weight=torch.tensor([0.5, 3], dtype=o.dtype), weight=m[..., None].to(o.dtype)
     ),
+    "BCELoss": lambda o, y, m: nn.BCELoss()(torch.sigmoid(o), y.sigmoid()),
+    "BCELoss of the last steps": lambda o, y, m: F.binary_cross_entropy(o.sigmoid().transpose(0, 1)[-1].squeeze(-1)[:, 0], y[:, -1, 0].sigmoid()),
+    "BCELoss, none": lambda o, y, m: (F.binary_cross_entropy(o.sigmoid(), y.sigmoid(), weight=y.exp(), reduction="none").sum(-1) * m).sum(),
     "KL": lambda o, y, m: F.kl_div(o.log_softmax(-1), torch.where(y > 0, y, 0.0), reduction="batchmean"),
     "KL of logarithms": lambda o, y, m: (F.kl_div(o.log_softmax(-1), y.log_softmax(-1), reduction="none", log_target=True).sum(-1) * m).mean(),
     "KL of what is computed": lambda o, y, m: F.kl_div(o.log_softmax(-1), (o * y).log_softmax(-1), log_target=True, reduction="sum"),
@@ -145,6 +148,15 @@ OF_ELEMENTS = {
 @pytest.mark.parametrize("name", OF_ELEMENTS)
 def test_losses_of_elements(name):
     check(WithLoss(Recurrent(), OF_ELEMENTS[name]), None, torch.randn(B, T, 4), torch.randn(B, T, 2), kept())
+
+
+def test_probabilities_that_round_to_0_and_1_have_their_logits_loss():
+    """log(1 - sigmoid(30)) is -30; of the probability, which rounds to 1, PyTorch makes -100."""
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(30)
+    step = remat.compile(WithLoss(model, lambda o, y: nn.BCELoss()(o.sigmoid(), y)), None, (torch.ones(1, 1), torch.zeros(1, 1)))
+    assert float(step(torch.ones(1, 1), torch.zeros(1, 1))) == pytest.approx(30)
+    assert float(model.weight.grad) == pytest.approx(1)
 
 
 def test_targets_that_are_missing_may_be_NaN():
@@ -182,6 +194,8 @@ ELEMENTWISE = {
     "layer norm by hand": lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5),
     "standardised": lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5),
     "softmax by hand": lambda x: torch.exp(x) / torch.exp(x).sum(-1, keepdim=True),
+    "log-softmax by hand": lambda x: x - x.logsumexp(-1, keepdim=True),
+    "logsumexp": lambda x: x * torch.logsumexp(x * 3, dim=(-1,)).unsqueeze(-1),
     "stable softmax by hand": lambda x: (e := torch.exp(x - x.max(-1, keepdim=True).values)) / e.sum(-1, keepdim=True),
     "logarithms": lambda x: torch.log(x.abs() + 1) + torch.log2(x * x + 1) + torch.log10(x * x + 2),
     "powers": lambda x: (x * x + 1) ** 0.5 + (x * x + 1) ** -0.5 + (x * x + 1) ** -1,
@@ -222,7 +236,8 @@ def test_norms_of_zeros_have_pytorchs_gradients(function):
     ("loss", "words"),
     [
         (lambda o, y: F.kl_div(o.log_softmax(-1), o.softmax(-1), reduction="sum"), "kl_div.*log_target"),
-        (lambda o, y: F.binary_cross_entropy(o.sigmoid(), y.sigmoid()), "binary_cross_entropy"),
+        (lambda o, y: F.binary_cross_entropy(o.softmax(-1), y.sigmoid()), "binary_cross_entropy.*sigmoid"),
+        (lambda o, y: F.binary_cross_entropy(o.sigmoid() * 0.5, y.sigmoid()), "binary_cross_entropy.*sigmoid"),
         (lambda o, y: (o - y).norm(p=3), "order 3"),
         (lambda o, y: ((o - y) ** 1.5).sum(), "power of 1.5"),
         (lambda o, y: (o - y).mean(0).sum(), "the batch is reduced together with time"),

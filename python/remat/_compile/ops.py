@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from .._library import invalid
 from ..graph import Value
@@ -34,7 +35,7 @@ from .tensors import (
     unite,
     unite_all,
 )
-from .translate import Host, Plain, Translator, op, view
+from .translate import OPS, VIEWS, Host, Plain, Translator, op, view
 
 
 def number(x: Any) -> float | None:
@@ -138,6 +139,24 @@ def squeeze(t: Translator, self: Any, dim: int | Sequence[int] | None = None) ->
     n = len(self.dims)
     chosen = range(n) if dim is None else [d % n for d in ([dim] if isinstance(dim, int) else dim)]
     return with_dims(t, self, [d for i, d in enumerate(self.dims) if i not in chosen or length(d) > 1])
+
+
+@view("pixel_shuffle")
+def pixel_shuffle(t: Translator, self: Any, upscale_factor: int) -> Any:
+    *lead, channels, height, width = shape(dims_of(self))
+    r, n = upscale_factor, len(lead)
+    x = reshape(t, self, [*lead, channels // r**2, r, r, height, width])
+    x = permute(t, x, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
+    return reshape(t, x, [*lead, channels // r**2, height * r, width * r])
+
+
+@view("pixel_unshuffle")
+def pixel_unshuffle(t: Translator, self: Any, downscale_factor: int) -> Any:
+    *lead, channels, height, width = shape(dims_of(self))
+    r, n = downscale_factor, len(lead)
+    x = reshape(t, self, [*lead, channels, height // r, r, width // r, r])
+    x = permute(t, x, [*range(n), n, n + 2, n + 4, n + 1, n + 3])
+    return reshape(t, x, [*lead, channels * r**2, height // r, width // r])
 
 
 @view("expand", "expand_as")
@@ -330,6 +349,14 @@ def exp(t: Translator, self: Any) -> Any:
 @op("log")
 def log(t: Translator, self: Any) -> Any:
     return unary(t, self, t.graph.log)
+
+
+@op("logsumexp")
+def logsumexp(t: Translator, self: Any, dim: Any, keepdim: bool = False) -> Any:
+    x = t.tensor(self)
+    largest = amax(t, x, dim, True)
+    made = add(t, log(t, total(t, exp(t, sub(t, x, largest)), dim, True)), largest)
+    return made if keepdim else squeeze(t, made, dim)
 
 
 @op("log2")
@@ -594,6 +621,8 @@ def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
     b = t.tensor(w)
     if not b.value.name:
         return Scores(t.tensor(x), transpose(t, b, -1, -2), [*t.tensor(x).dims[:-1], b.dims[-1]])
+    if len(b.dims) == 3 and len(dims_of(x)) >= 3 and length(dims_of(x)[-3]) == length(b.dims[0]):
+        return headwise(t, x, b)
     if len(b.dims) != 2:
         raise Refused(f"a product with a parameter of shape {shape(b.dims)}")
     if real(b.dims[0] + b.dims[1]) != real(tuple(a for axis in b.axes for a in axis)):
@@ -604,6 +633,91 @@ def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
         raise Refused("the last axis is time or batch")
     value = t.graph.matmul(p.value, t.plain(b).value, None if bias is None else t.tensor(bias).value)
     return p.result(value, {last: length(b.dims[1])})
+
+
+def headwise(t: Translator, x: Any, w: Tensor) -> Any:
+    """x (..,H,R,C), w (H,C,N) -> (..,H,R,N): each head has a matrix of its own."""
+    heads, _, outputs = shape(w.dims)
+    p = t.plain(flatten(t, transpose(t, x, -3, -2), -2, -1))
+    last = len(p.x.dims) - 1
+    if not p.last(last):
+        raise Refused("the last axis is time or batch")
+    value = t.graph.headwise_linear(p.value, t.plain(transpose(t, w, 1, 2)).value)
+    return transpose(t, unflatten(t, p.result(value, {last: heads * outputs}), -1, [heads, outputs]), -3, -2)
+
+
+@op("einsum")
+def einsum(t: Translator, equation: str, tensors: Sequence[Any], path: Any = None) -> Any:
+    """Of one or two tensors: a product of matrices, after transpositions, or of elements."""
+    given, out = labels_of(equation, [len(dims_of(x)) for x in tensors])
+    if len(tensors) > 2 or any(len(set(labels)) < len(labels) for labels in given):
+        raise Refused(f"{equation!r}; only of one or two tensors, with each letter once in each")
+    if len(tensors) == 1:
+        return in_order(t, summed(t, tensors[0], given[0], out), "".join(c for c in given[0] if c in out), out)
+    (x, y), (a, b) = tensors, given
+    if isinstance(x, torch.nn.Parameter):
+        x, y, a, b = y, x, b, a
+    x, a = summed(t, x, a, b + out), "".join(c for c in a if c in b + out)
+    y, b = summed(t, y, b, a + out), "".join(c for c in b if c in a + out)
+    rows, columns = "".join(c for c in a if c not in b), "".join(c for c in b if c not in a)
+    both, inner = "".join(c for c in out if c in a and c in b), "".join(c for c in a if c in b and c not in out)
+    if not (inner and rows and columns):
+        every = both + rows + columns + inner
+        made = mul(t, aligned(t, x, a, every), aligned(t, y, b, every))
+        return in_order(t, total(t, made, list(range(-len(inner), 0))) if inner else made, both + rows + columns, out)
+    sizes = dict(zip(a + b, (*shape(dims_of(x)), *shape(dims_of(y))), strict=True))
+    x = joined_axes(t, in_order(t, x, a, both + rows + inner), sizes, (*both, rows, inner))
+    y = joined_axes(t, in_order(t, y, b, both + inner + columns), sizes, (*both, inner, columns))
+    made = product(t, x, y)
+    if len(rows) > 1 or len(columns) > 1:
+        made = reshape(t, made, [sizes[c] for c in both + rows + columns])
+    return in_order(t, made, both + rows + columns, out)
+
+
+def labels_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """A letter for each axis of each tensor, and of the result; those that `...` stands for are capital or other letters."""
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    given = inputs.split(",")
+    free = [chr(c) for c in range(0x391, 0x3A9)]  # Greek
+    rest = [n - len(labels.replace("...", "")) for n, labels in zip(ranks, given, strict=True)]
+    most = max((n for n, labels in zip(rest, given, strict=True) if "..." in labels), default=0)
+    given = [labels.replace("...", "".join(free[most - n : most])) for n, labels in zip(rest, given, strict=True)]
+    if not arrow:
+        every = "".join(given)
+        out = "..." + "".join(sorted(c for c in set(every) if every.count(c) == 1 and c not in free))
+    return given, out.replace("...", "".join(free[:most]))
+
+
+def summed(t: Translator, x: Any, labels: str, kept: str) -> Any:
+    """Without the axes that only this tensor has."""
+    gone = [i for i, c in enumerate(labels) if c not in kept]
+    return total(t, x, gone) if gone else x
+
+
+def in_order(t: Translator, x: Any, labels: str, wanted: str) -> Any:
+    return x if labels == wanted else permute(t, x, [labels.index(c) for c in wanted])
+
+
+def aligned(t: Translator, x: Any, labels: str, wanted: str) -> Any:
+    """With all the axes that are wanted, of size 1 where the tensor has none."""
+    x = in_order(t, x, labels, "".join(c for c in wanted if c in labels))
+    for i, c in enumerate(wanted):
+        x = x if c in labels else unsqueeze(t, x, i)
+    return x
+
+
+def joined_axes(t: Translator, x: Any, sizes: dict[str, int], groups: Sequence[str]) -> Any:
+    if all(len(group) == 1 for group in groups):
+        return x
+    return reshape(t, x, [math.prod(sizes[c] for c in group) for group in groups])
+
+
+@op("_weight_norm")
+def weight_norm(t: Translator, v: Any, g: Any, dim: int = 0) -> Any:
+    """g v / |v|, with a norm for each index of `dim`."""
+    others = [i for i in range(len(dims_of(v))) if i != dim]
+    size = unary(t, total(t, power(t, v), others, True), t.graph.norm_root)
+    return mul(t, v, div(t, g, size))
 
 
 # ---- Attention ------------------------------------------------------------------------------------------------------
@@ -1886,6 +2000,28 @@ def bce_with_logits(
         of_ones = mul(t, of_ones, add(t, mul(t, target, add(t, t.tensor(pos_weight), -1)), 1))
     losses = add(t, mul(t, sub(t, 1, target), self), of_ones)
     return reduced(t, losses if weight is None else mul(t, losses, weight), reduction)
+
+
+@op("binary_cross_entropy")
+def bce(t: Translator, self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    assert t.node is not None
+    return bce_with_logits(t, before_sigmoid(t, t.node.args[0]), target, weight, None, reduction)
+
+
+def before_sigmoid(t: Translator, node: Any) -> Any:
+    """The argument of the sigmoid that made a value, seen through the same views and slices: a loss of logits is exact where
+    probabilities round to 0 or 1."""
+    views: list[Node] = []
+    while isinstance(node, Node) and node.op == "call_function" and op_name(node) in VIEWS:
+        views.append(node)
+        node = node.args[0]
+    if not isinstance(node, Node) or node.op != "call_function" or op_name(node) != "aten::sigmoid":
+        raise Refused("probabilities that are no sigmoid; apply sigmoid last, or give logits to binary_cross_entropy_with_logits")
+    x = t.env[node.args[0]]  # type: ignore[index]
+    for view in views[::-1]:
+        rest, given = torch.fx.node.map_arg((view.args[1:], view.kwargs), lambda n: t.env[n])
+        x = OPS[op_name(view)](t, x, *rest, **given)
+    return x
 
 
 @op("kl_div")
