@@ -12,7 +12,7 @@
 #include "engine/tensor.h"
 
 /* INVALID if a descriptor cannot work with any inputs; the error names the op and the member. */
-remat_status rm_op_check_descriptor(const remat_op *op); /* descriptor.c */
+remat_status rm_op_check_descriptor(const remat_op *op);     /* descriptor.c */
 const char *rm_op_state_name(const remat_op *op, int state); /* its own name for it, or "h", "c", .. */
 
 /* Calls infer, which may belong to an external op: a failure always has an error message. Success keeps the last
@@ -87,6 +87,9 @@ typedef struct {
     int64_t by_input; /* 0: w is (N,C); 1: (C,N) */
 } rm_linear_attr;     /* default: 0 */
 typedef struct {
+    int64_t transpose_b;  /* 1: b is (..,N,K), else 0 */
+} rm_batched_matmul_attr; /* default: 0 */
+typedef struct {
     double epsilon;
 } rm_layer_norm_attr;
 typedef struct {
@@ -106,7 +109,7 @@ typedef struct {
     int64_t sum;  /* 1: their sum, not their mean, else 0 */
 } rm_mean_attr;
 typedef struct {
-    int64_t sum;         /* 1: the sum over time, not the mean, else 0 */
+    int64_t sum;     /* 1: the sum over time, not the mean, else 0 */
 } rm_over_time_attr; /* default: 0 */
 typedef struct {
     int64_t scale[2], mode; /* scale: height, width; mode: of remat_upsample */

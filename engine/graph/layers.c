@@ -150,6 +150,10 @@ remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, remat
     rm_linear_attr attr = {1};
     return BUILD_WITH(attr, "linear", x.id, w.id, b.id);
 }
+remat_value remat_batched_matmul(remat_graph *graph, remat_value a, remat_value b, bool transpose_b) {
+    rm_batched_matmul_attr attr = {transpose_b};
+    return BUILD_WITH(attr, "batched_matmul", a.id, b.id);
+}
 
 remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w) { return BUILD("positions", x.id, w.id); }
 remat_value remat_rotary(remat_graph *graph, remat_value x, int64_t heads, double base) {

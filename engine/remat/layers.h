@@ -23,6 +23,9 @@ remat_value remat_linear(remat_graph *graph, remat_value x, remat_value w, REMAT
 remat_value remat_headwise_linear(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b);
 /* y = x w + b: w (C,N), b (N) -> (..,N). GPT-2's Conv1D. */
 remat_value remat_matmul(remat_graph *graph, remat_value x, remat_value w, REMAT_OPTIONAL remat_value b);
+/* PyTorch's bmm, with any leading axes: a (..,M,K), b (..,K,N) -> (..,M,N), or with transpose_b b (..,N,K). Both are values;
+ * of two sequences (T,B,..,M,K) it multiplies those of one timestep. */
+remat_value remat_batched_matmul(remat_graph *graph, remat_value a, remat_value b, bool transpose_b);
 /* Learned positions: y[t] = x[t] + w[t]; x (T,B,C), w (P,C), P >= T. */
 remat_value remat_positions(remat_graph *graph, remat_value x, remat_value w);
 /* Rotary positions (Su et al. 2021), for q and k before remat_attention. Features i and i + D/2 of each head of

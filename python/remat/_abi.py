@@ -1013,6 +1013,7 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_linear": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_headwise_linear": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
     "remat_matmul": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value]),
+    "remat_batched_matmul": (remat_value, [c.c_void_p, remat_value, remat_value, c.c_bool]),
     "remat_positions": (remat_value, [c.c_void_p, remat_value, remat_value]),
     "remat_rotary": (remat_value, [c.c_void_p, remat_value, c.c_int64, c.c_double]),
     "remat_lstm": (remat_value, [c.c_void_p, remat_value, remat_value, remat_value, remat_value, remat_value]),

@@ -54,6 +54,11 @@ class Builders:
         """y = x w + b: w (C,N), b (N) -> (..,N). GPT-2's Conv1D."""
         return self._build("matmul", x, w, b)
 
+    def batched_matmul(self, a: Value, b: Value, transpose_b: bool) -> Value:
+        """PyTorch's bmm, with any leading axes: a (..,M,K), b (..,K,N) -> (..,M,N), or with transpose_b b (..,N,K). Both are values;
+        of two sequences (T,B,..,M,K) it multiplies those of one timestep."""
+        return self._build("batched_matmul", a, b, transpose_b)
+
     def positions(self, x: Value, w: Value) -> Value:
         """Learned positions: y[t] = x[t] + w[t]; x (T,B,C), w (P,C), P >= T."""
         return self._build("positions", x, w)

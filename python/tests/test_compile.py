@@ -428,6 +428,57 @@ def test_factors_that_resize_to_whole_multiples_are_refused(mode):
         compiled(nn.Upsample(scale_factor=2.3, mode=mode, align_corners=True))
 
 
+def last_column(h):
+    h = h * 2
+    h[:, -1] = 3.0
+    return h.tanh()
+
+
+def parts(h):
+    h = h.clone()
+    h[:, 1:2].zero_()
+    h[1:3, 0] = -1
+    return h
+
+
+def with_constants(h):
+    mask, scale = torch.zeros(5, 3), torch.ones(3)
+    mask[1:3, :2] = 2
+    mask[4] = -1
+    scale[0].add_(1)
+    return h * scale.to(h.dtype) + mask.to(h.dtype)
+
+
+@pytest.mark.parametrize("function", [last_column, parts, with_constants])
+def test_parts_are_filled_in_place(function):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return function(self.linear(x))
+
+    check(Model(), nn.MSELoss(), torch.randn(5, 4), torch.randn(5, 3), slack=4)
+
+
+def test_constants_of_integers_change_in_place_before_they_meet_the_batch():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(7, 3)
+
+        def forward(self, tokens):
+            mask = torch.zeros(5, dtype=torch.long)
+            before = tokens * mask
+            mask[1:3] = 1
+            other = torch.zeros_like(tokens)
+            other[:, 2:] += 1
+            return self.embedding(before + tokens * mask + other)
+
+    check(Model(), nn.MSELoss(), torch.arange(10).reshape(2, 5) % 6, torch.randn(2, 5, 3))
+
+
 @pytest.mark.parametrize("factor", [2, 3])
 def test_pixels_are_shuffled(factor):
     """As in super-resolution, and back."""
@@ -460,15 +511,16 @@ def test_sequences_are_cut_into_tiles():
         assert remat.compile(model, loss_fn, tuple(batch), plan_only=True).plan.timesteps > 1, name
 
 
-def test_masks_that_differ_between_queries_are_refused():
+def test_masks_that_differ_between_queries():
+    """Scores under such a mask are computed; a step that was captured with a causal mask refuses another."""
+
     class Model(Masked):
         def forward(self, tokens, kept):
             return self.attend(tokens, kept[:, None])
 
     model, loss_fn, x, kept, y = MODELS["masked causal transformer"]()
     band = torch.ones(4, 9, 9, dtype=torch.bool).tril().triu(-2)
-    with pytest.raises(remat.Error, match="mask"):
-        remat.compile(Model(True), loss_fn, (x, band, y))
+    check(Model(True), loss_fn, x, band, y)
     causal = torch.ones(4, 9, 9, dtype=torch.bool).tril()
     step = remat.compile(Model(True), loss_fn, (x, causal, y))
     step(x, causal, y)
@@ -640,9 +692,10 @@ def alibi(m):
         (lambda m: m.whole[0, :1].expand(9, 9), "whole"),
         (lambda m: m.whole.sum(2, keepdim=True) + relative(m), "table"),
         (lambda m: m.whole[1, :, :1] + m.whole[:, :1], "whole"),
+        (lambda m: torch.arange(3.0)[:, None, None, None].expand(3, 2, 9, 9) + m.whole, "whole"),  # differs between rows
     ],
 )
-def test_attention_with_a_bias_that_is_not_of_the_batch(bias, learned, written_out):
+def test_attention_with_a_bias(bias, learned, written_out):
     check(BiasedAttention(bias, learned, written_out), nn.MSELoss(), torch.randn(3, 9, 8), torch.randn(3, 9, 5))
 
 
@@ -650,8 +703,6 @@ def test_attention_with_a_bias_that_is_not_of_the_batch(bias, learned, written_o
     ("bias", "words"),
     [
         (lambda m: m.whole[:, :, :3], "shape"),
-        (lambda m: torch.arange(3.0)[:, None, None, None].expand(3, 2, 9, 9), "rows of the batch"),
-        (lambda m: torch.where(torch.ones(9, 9).tril().bool(), m.whole, -1e9) * 2, "scores only"),
     ],
 )
 def test_other_biases_of_attention_are_refused(bias, words):
@@ -659,11 +710,13 @@ def test_other_biases_of_attention_are_refused(bias, words):
         remat.compile(BiasedAttention(bias), nn.MSELoss(), (torch.randn(3, 9, 8), torch.randn(3, 9, 5)))
 
 
-def test_windows_that_are_cut_out_of_images_are_refused():
-    torchvision = pytest.importorskip("torchvision")
-    model = torchvision.models.SwinTransformer([2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=5)
-    with pytest.raises(remat.Error, match=r"features\.1\.0\.attn.*windows that are cut out"):
-        remat.compile(model, cross_entropy, (torch.randn(2, 3, 16, 16), torch.tensor([1, 2])))
+@pytest.mark.parametrize("version", ["", "V2"])
+def test_swin_of_torchvision(version):
+    """Windows are cut out of images, and shifted ones have a mask each: their scores are computed."""
+    swin = pytest.importorskip("torchvision").models.swin_transformer
+    kinds = {"block": swin.SwinTransformerBlockV2, "downsample_layer": swin.PatchMergingV2} if version else {}
+    model = swin.SwinTransformer([2, 2], 16, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0.0, num_classes=5, **kinds)
+    check(model, cross_entropy, torch.randn(2, 3, 32, 32), torch.tensor([1, 2]), slack=4)
 
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------
@@ -846,26 +899,14 @@ def constant_written_where_it_is_large(h):
     return h * mask
 
 
-@pytest.mark.parametrize("write", [constant_written_in_parts, constant_joined_with_another, constant_written_where_it_is_large])
+@pytest.mark.parametrize("write", [f for name, f in sorted(globals().items()) if name.startswith(("constant_", "integers_read"))])
 def test_constants_written_in_place(write):
     check(WrittenMask(write), nn.MSELoss(), torch.randn(3, 4), torch.randn(3, 5))
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        constant_read_through_a_view,
-        constant_written_through_a_view,
-        constant_written_through_a_transposed_view,
-        constant_written_in_a_chunk,
-        constant_read_through_chunks,
-        integers_read_through_a_view,
-        values_read_through_a_slice,
-    ],
-)
-def test_what_is_written_in_place_and_read_through_another_view_is_refused(write):
+def test_values_written_in_place_and_read_through_another_view_are_refused():
     with pytest.raises(remat.Error, match="in place"):
-        remat.compile(WrittenMask(write), nn.MSELoss(), (torch.randn(3, 4), torch.randn(3, 5)))
+        remat.compile(WrittenMask(values_read_through_a_slice), nn.MSELoss(), (torch.randn(3, 4), torch.randn(3, 5)))
 
 
 def test_learning_rates_without_an_optimizer_are_refused():
@@ -1272,8 +1313,7 @@ def test_masks_of_the_batch_may_repeat_for_heads_and_rows(whole):
     if not whole:
         check(Model(), nn.MSELoss(), x, CAUSAL, y)
     masks[2, :, 3:] = True
-    with pytest.raises(remat.Error, match="differs between heads"):
-        remat.compile(Model(), nn.MSELoss(), (x, masks, y))
+    check(Model(), nn.MSELoss(), x, masks, y)  # differs between heads
 
 
 class Buffers(nn.Module):

@@ -37,22 +37,11 @@ class Attention(nn.Module):
 CAUSAL = torch.ones(T, T).tril().bool()
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        lambda s: s.softmax(-1) * 0.5,
-        lambda s: -s.softmax(-1),
-        lambda s: s.softmax(-1).softmax(-1),
-        lambda s: s.softmax(-1).masked_fill(~CAUSAL, -1e9),
-        lambda s: s.softmax(-1) + torch.zeros(T, T).masked_fill(~CAUSAL, -1e9),
-        lambda s: F.dropout(s, 0.5).softmax(-1),
-        lambda s: F.dropout(F.dropout(s.softmax(-1), 0.5), 0.5),
-        lambda s: (s.masked_fill(~CAUSAL, -1e4) * 1e-4).softmax(-1),
-        lambda s: ((s + torch.zeros(T, T).masked_fill(~CAUSAL, -2e4)) / 10).softmax(-1),
-    ],
-)
-def test_what_follows_the_softmax_of_attention_is_refused(weights):
-    with pytest.raises(remat.Error, match="softmax|masked"):
+def test_another_mask_than_of_attention_is_finite():
+    def weights(s):
+        return (s.softmax(-1).masked_fill(~CAUSAL, -math.inf)).exp()
+
+    with pytest.raises(remat.Error, match="write a finite number"):
         remat.compile(Attention(weights), nn.MSELoss(), (torch.randn(B, T, C), torch.randn(B, T, C)))
 
 
@@ -89,7 +78,7 @@ def test_two_embeddings_of_the_same_tokens_have_their_own_padding():
     check(Model(), lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()), torch.arange(B * T).reshape(B, T) % V, torch.zeros(B, T).long())
 
 
-def test_two_masks_of_the_batch_are_refused_and_their_union_works():
+def test_two_masks_of_the_batch_and_their_union():
     def both(s, one, other):
         return s.masked_fill(one[:, None], -1e9).masked_fill(other[:, None], -1e9).softmax(-1)
 
@@ -98,8 +87,7 @@ def test_two_masks_of_the_batch_are_refused_and_their_union_works():
 
     masks = [torch.arange(T)[None] == torch.tensor(at)[:, None] for at in ((1, 2, 6), (0, 4, 5))]
     x, y = torch.randn(B, T, C), torch.randn(B, T, C)
-    with pytest.raises(remat.Error, match="two masks"):
-        remat.compile(Attention(both), nn.MSELoss(), (x, *masks, y))
+    check(Attention(both), nn.MSELoss(), x, *masks, y)
     check(Attention(union), nn.MSELoss(), x, *masks, y)
 
 
@@ -316,7 +304,7 @@ def test_exponents_that_are_tensors_are_refused(function):
         remat.compile(Layer(function), nn.MSELoss(), (torch.randn(B, C), torch.randn(B, C)))
 
 
-def test_expanded_masks_of_queries_are_refused():
+def test_queries_that_see_nothing_are_refused():
     class Queries(nn.Module):
         def __init__(self):
             super().__init__()
@@ -327,8 +315,11 @@ def test_expanded_masks_of_queries_are_refused():
             y = F.scaled_dot_product_attention(q, k, v, mask[:, None, :, None].expand(B, 1, T, T))
             return y.transpose(1, 2).flatten(2)
 
-    with pytest.raises(remat.Error, match=r"in forward: aten::scaled_dot_product_attention .*a mask of queries"):
-        remat.compile(Queries(), nn.MSELoss(), (torch.randn(B, T, C), torch.ones(B, T).bool(), torch.randn(B, T, C)))
+    x, y, mask = torch.randn(B, T, C), torch.randn(B, T, C), torch.ones(B, T).bool()
+    step = check(Queries(), nn.MSELoss(), x, mask, y)
+    mask[1, 2] = False
+    with pytest.raises(remat.Error, match="leave each query a key"):
+        step(x, mask, y)
 
 
 def test_errors_in_the_trace_are_not_printed(capfd, caplog):

@@ -165,6 +165,7 @@ static char text[REMAT_DESC_TEXT];
     X(remat_max_pool2d(NULL, none, dim, NULL, NULL).id == 0)                                                           \
     X(remat_avg_pool2d(NULL, none, NULL, NULL, NULL).id == 0)                                                          \
     X(remat_matmul(NULL, none, none, none).id == 0)                                                                    \
+    X(remat_batched_matmul(NULL, none, none, false).id == 0)                                                           \
     X(remat_positions(NULL, none, none).id == 0)                                                                       \
     X(remat_gelu_tanh(NULL, none).id == 0)                                                                             \
     X(remat_silu(NULL, none).id == 0)                                                                                  \

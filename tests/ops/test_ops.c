@@ -127,6 +127,23 @@ START_TEST(quotients_and_picked_columns_have_known_values) {
 }
 END_TEST
 
+/* torch.bmm([[[1, -2], [3, 0.5]]], b), and with b's last axes swapped. */
+START_TEST(batched_products_have_known_values) {
+    double a[4] = {1, -2, 3, 0.5}, b[4] = {4, -0.5, 1, 2}, dx;
+    const rm_batched_matmul_attr transposed = {1};
+    remat_tensor left = {rm_desc_make(REMAT_F64, 3, (int64_t[]){1, 2, 2}), a};
+    remat_tensor right = {rm_desc_make(REMAT_F64, 3, (int64_t[]){1, 2, 2}), b};
+    CLOSE(y_of("batched_matmul", NULL, left, right, none, &dx, 1), -4.5);
+    CLOSE(dx, 3.0);
+    CLOSE(y_of("batched_matmul", NULL, left, right, none, &dx, 2), 12.5);
+    CLOSE(dx, 3.5);
+    CLOSE(y_of("batched_matmul", &transposed, left, right, none, &dx, 1), -3.0);
+    CLOSE(dx, 1.5);
+    CLOSE(y_of("batched_matmul", &transposed, left, right, none, &dx, 2), 11.75);
+    CLOSE(dx, 5.0);
+}
+END_TEST
+
 START_TEST(masked_values_are_not_read) {
     double a[4] = {1, -INFINITY, NAN, INFINITY}, mask[4] = {1, 0, -1, 1}, dx;
     remat_tensor x = {rm_desc_make(REMAT_F64, 1, (int64_t[]){4}), a};
@@ -399,6 +416,7 @@ int main(void) {
     tcase_add_test(numbers, unary_ops_have_known_values);
     tcase_add_test(numbers, logarithms_are_within_two_ulp);
     tcase_add_test(numbers, quotients_and_picked_columns_have_known_values);
+    tcase_add_test(numbers, batched_products_have_known_values);
     tcase_add_test(numbers, masked_values_are_not_read);
     tcase_add_test(numbers, columns_have_known_values);
     tcase_add_test(numbers, time_is_reversed);

@@ -26,6 +26,7 @@ from .tensors import (
     Scores,
     Stack,
     Tensor,
+    Unfused,
     leaves,
     length,
     real,
@@ -619,8 +620,11 @@ def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
     if isinstance(x, Scores):
         return attend(t, x, w)
     b = t.tensor(w)
-    if not b.value.name:
-        return Scores(t.tensor(x), transpose(t, b, -1, -2), [*t.tensor(x).dims[:-1], b.dims[-1]])
+    if not b.value.name or isinstance(w, Data):
+        assert t.node is not None
+        if t.node.name in t.computed:
+            return product_of_values(t, t.tensor(x), b, t.computed[t.node.name])
+        return Scores(t.node.name, t.tensor(x), transpose(t, b, -1, -2), [*t.tensor(x).dims[:-1], b.dims[-1]])
     if len(b.dims) == 3 and len(dims_of(x)) >= 3 and length(dims_of(x)[-3]) == length(b.dims[0]):
         return headwise(t, x, b)
     if len(b.dims) != 2:
@@ -633,6 +637,26 @@ def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
         raise Refused("the last axis is time or batch")
     value = t.graph.matmul(p.value, t.plain(b).value, None if bias is None else t.tensor(bias).value)
     return p.result(value, {last: length(b.dims[1])})
+
+
+def product_of_values(t: Translator, a: Tensor, b: Tensor, reason: str) -> Tensor:
+    """a (..,M,K), b (..,K,N) -> (..,M,N), whose last axis is a new one: scores have the axis of their keys beside that of
+    their queries. `reason`: why no fused attention makes it."""
+    n = len(a.dims)
+    if n == len(b.dims) == 2:
+        return squeeze(t, product_of_values(t, unsqueeze(t, a, 0), unsqueeze(t, b, 0), reason), 0)  # type: ignore[no-any-return]
+    if n != len(b.dims) or n < 3 or shape(a.dims[:-2]) != shape(b.dims[:-2]) or a.sequence != b.sequence:
+        raise Refused(reason)
+    unite_all(a.dims[:-2], b.dims[:-2])
+    order = [atom for axis in b.axes for atom in leaves(axis)]
+    rows, columns = ([order.index(atom) for atom in real(b.dims[i])] for i in (-2, -1))
+    transposed = bool(rows and columns) and max(rows) > max(columns)  # as it lies in memory
+    one, other = t.plain(a), t.plain(transpose(t, b, -1, -2) if transposed else b)
+    if not (one.last(n - 2, n - 1) and other.last(n - 2, n - 1)):
+        raise Refused(reason)
+    value = t.graph.batched_matmul(one.value, other.value, transposed)
+    last = tuple(Atom(atom.size) for atom in leaves(b.dims[-1]))
+    return Tensor(value, [*one.axes[:-1], last], [*a.dims[:-1], last], a.sequence)
 
 
 def headwise(t: Translator, x: Any, w: Tensor) -> Any:
@@ -728,11 +752,54 @@ def attention(
     t: Translator, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    q, k = t.tensor(query), t.tensor(key)
-    made = Scores(q, k, [*q.dims[:-1], k.dims[-2]], 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale, is_causal, unseeing=True)
-    if attn_mask is not None:
-        made = masked(t, made, attn_mask)
-    return attend(t, replace(made, softmax=True, dropout=dropout_p), value)
+    assert t.node is not None
+    q, k, name = t.tensor(query), t.tensor(key), t.node.name
+    factor = 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale
+    if name in t.computed:
+        return computed_attention(t, q, k, t.tensor(value), attn_mask, dropout_p, is_causal, factor)
+    try:
+        made = Scores(name, q, k, [*q.dims[:-1], k.dims[-2]], factor, is_causal, unseeing=True)
+        if attn_mask is not None:
+            made = masked(t, made, attn_mask)
+        return attend(t, replace(made, softmax=True, dropout=dropout_p), value)
+    except Refused as refused:
+        raise Unfused(name, str(refused)) from None
+
+
+def computed_attention(
+    t: Translator, q: Tensor, k: Tensor, v: Tensor, mask: Any, probability: float, causal: bool, factor: float
+) -> Tensor:
+    """Attention whose scores are kept as a tensor."""
+    assert t.node is not None
+    reason = t.computed[t.node.name]
+    scores = scaled(t, product_of_values(t, q, transpose(t, k, -1, -2), reason), factor)
+    if causal:
+        mask = torch.ones(*shape(scores.dims[-2:]), dtype=torch.bool).tril()
+    if mask is not None:
+        if getattr(mask, "dtype", None) == torch.bool:
+            mask = seeing(mask, "to add", lambda kept: torch.where(kept, 0.0, -UNSEEN))
+        scores = add(t, scores, mask)
+    return product_of_values(t, dropout(t, softmax(t, scores, -1), probability, True), v, reason)
+
+
+UNSEEN = 1e30  # the softmax of -UNSEEN is 0, as that of -inf
+
+
+def seeing(mask: Any, label: str, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`function` of a mask (..,R) that leaves each query one of R keys."""
+    within: Callable[[torch.Tensor], torch.Tensor] = functools.partial(torch.any, dim=-1)
+    if isinstance(mask, Data):
+        keys = real(mask.dims[-1])
+        if keys and keys != real(mask.source[-1]):
+            raise Refused("a transposed mask of the batch; make it as (rows, queries, keys)")
+        within = within if keys else torch.all
+
+    def checked(kept: torch.Tensor) -> torch.Tensor:
+        if not bool(within(kept).all()):
+            raise invalid("a mask leaves a softmax nothing, so PyTorch's result is NaN or 0; leave each query a key")
+        return function(kept)
+
+    return of_mask(mask, label, torch.float32, checked)
 
 
 FILL = 1e4  # masked scores are at least this far below the others: their probabilities round to zero
@@ -832,6 +899,11 @@ def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
         return masked(t, self, condition, fill)
     if is_bias(self) and fill >= FILL:
         return masked_bias(self, condition, fill)
+    return chosen(t, condition, self, other)
+
+
+@op("remat::chosen")
+def chosen(t: Translator, condition: Any, self: Any, other: Any) -> Any:
     for x in (self, other):
         if (n := number(x)) is not None and not math.isfinite(n):
             raise Refused(f"a mask that writes {n} outside attention; write a finite number")
@@ -866,6 +938,8 @@ def as_numbers(mask: Any) -> Any:
 
 def padding_of(t: Translator, s: Scores, mask: Data, keys: Atom, batch: Atom | None) -> Value:
     """The mask of keys, i32 (S,B), 1 where they are padding."""
+    if length(mask.dims[-1]) != keys.size:
+        raise Refused("a mask that is the same for all keys")
     atoms = set(real(a for d in mask.dims for a in leaves(d)))
     for d in mask.dims[-1:]:
         for a, b in zip(real(d) or leaves(d) or leaves(mask.source[-1]), [keys], strict=False):
@@ -923,11 +997,16 @@ def of_queries(t: Translator, s: Scores, batch: Axis) -> tuple[Data, Scores]:
     lead: Sequence[Axis] = mask.dims[:-2] if len(mask.dims) == len(s.dims) else ()  # heads alone
     rows = length(batch) if lead and real(lead[0]) else 1
 
+    def unlike(host: Host, text: str) -> Exception:
+        return Refused(text) if host is t.example else invalid(f"attention has {text}, unlike that of the example")
+
     def of_heads(host: Host) -> tuple[torch.Tensor, torch.Tensor]:
         given = compute(host).reshape(rows, -1, queries, keys)
+        if given.dtype != torch.bool and not is_fill(given):
+            raise unlike(host, "a mask with other numbers than 0 and at most -1e4")
         kept = kept_keys(given)
         if not torch.equal(kept, kept[:, :1].expand_as(kept)):
-            raise invalid("attention has a mask that differs between heads; mask keys only")
+            raise unlike(host, "a mask that differs between heads")
         return given[:, 0], kept[:, 0]
 
     _, example = of_heads(t.example)
@@ -937,7 +1016,7 @@ def of_queries(t: Translator, s: Scores, batch: Axis) -> tuple[Data, Scores]:
         given, kept = of_heads(host)
         wanted = kept[:, -1:].expand_as(kept)
         if not torch.equal(kept, wanted.tril() if s.causal else wanted):
-            raise invalid("attention has a mask that differs between queries, and is not causal; mask keys only")
+            raise unlike(host, "a mask that differs between queries, and is not causal")
         check_unseeing(s, given, kept)
         return kept[:, -1].expand(length(batch), keys)
 
@@ -1062,6 +1141,8 @@ def softmax(t: Translator, self: Any, dim: int, *rest: Any) -> Any:
         if self.before_softmax("a second softmax").fill < FILL:
             raise Refused("scores of attention that are masked and then scaled down; scale them before they are masked")
         return replace(self, softmax=True)
+    if isinstance(self, MaskedBias) and self.fill == math.inf and self.mask.dtype == torch.bool and dim in (-1, len(self.dims) - 1):
+        self = chosen(t, seeing(self.mask, "seeing", torch.Tensor.float), self.bias, -UNSEEN)
     return last_axis(t, self, dim, t.graph.softmax)
 
 
@@ -1904,6 +1985,10 @@ def row_losses(t: Translator, logs: Tensor, target: Any, weight: Any, ignored: i
 
 def rows_and_indices(t: Translator, x: Tensor, target: Any) -> tuple[Plain, Plain]:
     """x (..,V) and an integer for each of its rows, in the same order."""
+    if isinstance(target, torch.Tensor):
+        assert t.node is not None
+        own = target
+        target = t.data(f"{t.node.name}.targets", torch.int32, own.shape, lambda host: own.int())
     y = t.tensor(target)
     if len(y.dims) != len(x.dims) - 1:
         raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")

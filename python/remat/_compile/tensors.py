@@ -26,6 +26,13 @@ class Again(Exception):
     """An axis of an input turned out to be time or batch: translate again, with its role known."""
 
 
+class Unfused(Exception):
+    """Scores of attention that the fused layer cannot take, and why: translate again, with the product of this node computed."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+
+
 class Atom:
     """A factor of an axis. Atoms that are known to be equal have one root."""
 
@@ -239,6 +246,7 @@ class MaskedBias:
 class Scores:
     """q k^T on the way to attention: what happened to it so far."""
 
+    node: str  # of the product
     q: Any
     k: Any
     dims: list[Axis]

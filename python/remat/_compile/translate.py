@@ -33,6 +33,7 @@ from .tensors import (
     Scores,
     Stack,
     Tensor,
+    Unfused,
     leaves,
     length,
     new_dims,
@@ -106,12 +107,13 @@ class Host:
 
 
 class Translator:
-    """One translation. `inputs` are the axes of the batch's tensors, which live from try to try."""
+    """One translation. From try to try live `inputs`, the axes of the batch's tensors, and `computed`, the products that are no
+    part of a fused attention, and why."""
 
     def __init__(
-        self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]], example: Host, updates: bool
+        self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]], computed: dict[str, str], example: Host, updates: bool
     ) -> None:
-        self.exported, self.axes_of, self.example, self.updates = program, inputs, example, updates
+        self.exported, self.axes_of, self.computed, self.example, self.updates = program, inputs, computed, example, updates
         self.graph = Graph()
         self.out = Program(self.graph)
         self.env: dict[Node, Any] = {}
@@ -119,6 +121,8 @@ class Translator:
         self._held = {id(x): n for n, x in (*program.state_dict.items(), *program.constants.items()) if type(x) is torch.Tensor}
         self._read: dict[int, torch.Tensor] = {}  # of these, the ones that ops were given
         self._folded_ids: set[int] = set()
+        self._own: set[int] = set()  # the memory of constants that the program makes
+        self._given: list[torch.Tensor] = []  # constants that ops were given
         self.node: Node | None = None
 
     def sizes(self, value: torch.Tensor) -> tuple[int, ...]:
@@ -222,13 +226,24 @@ class Translator:
         self._read |= {id(a): a for a in given if isinstance(a, torch.Tensor) and id(a) in self._held}
         if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
             return self._folded(node, args, kwargs)
+        self._given += [a for a in given if isinstance(a, torch.Tensor)]
         if name not in VIEWS and self._of_batch(node, given):
             return self._on_host(node)
+        if name in ("aten::zero_", "aten::fill_"):
+            return self._filled(node, *args[1:])
         base = name.removesuffix("_")
         function = OPS.get(name) or OPS.get(base)
         if function is None:
             raise Refused(_HINTS.get(name, "Remat has no such layer"))
-        made = self._apply(function, args, kwargs)
+        try:
+            made = self._apply(function, args, kwargs)
+        except Refused as refused:
+            scores = next((a for a in given if isinstance(a, Scores)), None)
+            if node.name in self.computed:
+                raise Refused(self.computed[node.name]) from None
+            if scores is None:
+                raise
+            raise Unfused(scores.node, str(refused)) from None
         self._check_shapes(node, made)
         if name.endswith("_") and not name.startswith("aten::__"):
             self._replace(node, made)
@@ -257,15 +272,39 @@ class Translator:
         if isinstance(made, Data) and made is not self.env[first]:  # PyTorch computes from the batch as it was given
             raise Refused("it changes the batch's own tensor in place; use the op that returns a result")
         order = {n: i for i, n in enumerate(self.exported.graph.nodes)}
-        whole = first
-        while whole.op == "call_function" and is_view(whole):
-            whole = whole.args[0]  # type: ignore[assignment]
-        same = [whole]
+        same = [self._views(first)[1]]
         for n in same:
             same += [u for u in n.users if order[u] < order[node] and u.args[0] is n and is_view(u)]
         if any(n is not first and any(order[u] > order[node] for u in n.users) for n in same):
-            raise Refused("it changes a tensor in place that is read through a view later; use the op that returns a result")
+            raise Refused(_SEEN_LATER)
         self.env[first] = made
+
+    def _filled(self, node: Node, number: Any = 0) -> Any:
+        """x[..] = number, where x is computed: later readers of x see it."""
+        views, whole = self._views(node.args[0])  # type: ignore[arg-type]
+        order = {n: i for i, n in enumerate(self.exported.graph.nodes)}
+        same = [whole]
+        for n in same:
+            same += [u for u in n.users if order[u] < order[node] and u.args[0] is n and is_view(u)]
+        if (views and node.users) or any(order[u] > order[node] for n in same[1:] for u in n.users):
+            raise Refused(_SEEN_LATER)
+        kept = torch.ones(shape(self.tensor(self.env[whole]).dims), dtype=torch.bool)
+        part = kept
+        for each in views[::-1]:
+            rest, given = torch.fx.node.map_arg((each.args[1:], each.kwargs), lambda n: self.env[n])
+            part = each.target(part, *rest, **given)  # type: ignore[operator]
+        part.fill_(False)
+        self.env[whole] = made = self._apply(OPS["aten::where"], (kept, self.env[whole], number), {})
+        return made
+
+    @staticmethod
+    def _views(node: Node) -> tuple[list[Node], Node]:
+        """The views through which a node is seen, the last one first, and what they show."""
+        views: list[Node] = []
+        while node.op == "call_function" and is_view(node):
+            views.append(node)
+            node = node.args[0]  # type: ignore[assignment]
+        return views, node
 
     def is_trained(self, node: Node) -> bool:
         """A trained parameter reaches the node."""
@@ -296,13 +335,22 @@ class Translator:
             self.out.counters.append(args[0])
             return args[0]
         self._folded_ids |= {id(a) for a in _flat((*args, *kwargs.values()))}
+        if node.target._schema.is_mutable and self._is_own(args[0]):  # type: ignore[union-attr]
+            return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
             args = torch.fx.node.map_aggregate(args, lambda a: a.clone() if isinstance(a, torch.Tensor) else a)
         with torch.no_grad():
             made = node.target(*args, **kwargs)  # type: ignore[operator]
+        memory = {a.untyped_storage().data_ptr() for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor)}
+        self._own |= {a.untyped_storage().data_ptr() for a in _flat([made]) if isinstance(a, torch.Tensor)} - memory
         if node.target._schema.is_mutable:  # type: ignore[union-attr]
             self._replace(node, made)
         return made
+
+    def _is_own(self, x: torch.Tensor) -> bool:
+        """A constant that the program makes, and that no op has read: it changes in place as in PyTorch."""
+        memory = x.untyped_storage().data_ptr()
+        return memory in self._own and all(a.untyped_storage().data_ptr() != memory for a in self._given)
 
     @staticmethod
     def _of_batch(node: Node, given: Sequence[Any]) -> bool:
@@ -356,10 +404,10 @@ class Translator:
             parts = [OPS["aten::unsqueeze"](self, part, 0) for part in x.parts]
             return OPS["aten::cat"](self, parts, 0)  # type: ignore[no-any-return]
         if isinstance(x, Scores):
-            raise Refused("q k^T may be scaled, masked, put through softmax and dropout, and multiplied by v only")
+            raise Unfused(x.node, "q k^T over time may be scaled, masked, put through softmax and dropout, and multiplied by v only")
         if isinstance(x, MaskedBias):
             if x.mask.dtype == torch.bool:
-                raise Refused("a bias with a mask may be added to attention's scores only")
+                return OPS["remat::chosen"](self, x.mask, x.bias, -x.fill)  # type: ignore[no-any-return]
             return self.broadcast(self.graph.add, x.bias, x.mask)
         raise Refused(f"a tensor was expected, not {x!r}")
 
@@ -602,6 +650,7 @@ def _flat(values: Iterable[Any]) -> Iterable[Any]:
             yield value
 
 
+_SEEN_LATER = "it changes a tensor in place that is read through a view later; use the op that returns a result"
 # Ops that PyTorch computes where all they are given is of the batch.
 _OF_BATCH = {f"aten::{name}" for name in ("sum", "mean", "where", "masked_fill", "nan_to_num")}
 # Constants for a batch of one shape.
@@ -617,8 +666,12 @@ _HINTS = {
 def translate(program: torch.export.ExportedProgram, example: Host, updates: bool) -> Program:
     """example: a batch, whose shape the translation is for. updates: the session updates the parameters."""
     inputs: dict[str, list[Axis]] = {}
+    computed: dict[str, str] = {}
     while True:
         try:
-            return Translator(program, inputs, example, updates).run()
+            return Translator(program, inputs, computed, example, updates).run()
         except Again:
             continue
+        except Unfused as found:
+            computed[found.node] = found.reason
+            inputs.clear()  # roles that only a fused attention gave
