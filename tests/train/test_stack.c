@@ -6,6 +6,7 @@
 
 #include "engine/abi.h"
 #include "engine/remat.h"
+#include "ops/math/parallel.h"
 #include "train/models/model.h"
 
 #include <omp.h>
@@ -100,6 +101,7 @@ static size_t caller_depth, worker_depth;
 static void *call(void *data) {
     const rm_model_spec *spec = data;
     rm_model model = {0};
+    rm_parallel_pretend(1); /* the other thread computes, however busy the machine is */
     paint(THREADS);
 #pragma omp parallel num_threads(THREADS)
     if (omp_get_thread_num()) paint(omp_get_thread_num());

@@ -404,7 +404,7 @@ class Translator:
             parts = [OPS["aten::unsqueeze"](self, part, 0) for part in x.parts]
             return OPS["aten::cat"](self, parts, 0)  # type: ignore[no-any-return]
         if isinstance(x, Scores):
-            raise Unfused(x.node, "q k^T over time may be scaled, masked, put through softmax and dropout, and multiplied by v only")
+            raise Unfused(x.node, "a product along time can only be attention: q k^T, scaled, masked, put through softmax and dropout, and multiplied by v; others need the same leading axes")
         if isinstance(x, MaskedBias):
             if x.mask.dtype == torch.bool:
                 return OPS["remat::chosen"](self, x.mask, x.bias, -x.fill)  # type: ignore[no-any-return]
