@@ -157,6 +157,24 @@ def test_scores_that_no_attention_takes(name):
     check(model, loss, x, y, slack=4)
 
 
+@pytest.mark.parametrize("window", [1, 3, T])
+def test_sliding_windows_over_time(window):
+    """They are fused, so a recurrent layer may read time."""
+    seen = torch.ones(T, T).tril().triu(1 - window).bool()
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(5, 4, batch_first=True)
+
+        def forward(self, x):
+            h = heads(self.rnn(x)[0])
+            made = nn.functional.scaled_dot_product_attention(h, h, h, attn_mask=seen)
+            return (made + (h @ h.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ h).transpose(1, 2).flatten(2)
+
+    check(Model(), nn.MSELoss(), torch.randn(B, T, 5), torch.randn(B, T, 4))
+
+
 def test_products_of_timesteps():
     """Each timestep of a recurrent layer has a matrix."""
 

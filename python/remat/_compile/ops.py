@@ -167,12 +167,13 @@ def expand(t: Translator, self: Any, size: Any, implicit: bool = False) -> Any:
     sizes = list(size) if isinstance(size, list | tuple) else list(shape(dims_of(size)))
     self = self if isinstance(self, Data) else t.tensor(self)
     dims = [()] * (len(sizes) - len(self.dims)) + list(self.dims)
+    sizes = [length(d) if n == -1 else n for d, n in zip(dims, sizes, strict=True)]
     if len(sizes) > len(self.dims) and len(sizes) == len(self.dims) + 1 and not isinstance(self, Data):
         return Stack([expand(t, self, sizes[1:])] * sizes[0], [(Atom(n),) for n in sizes])
     if len(dims) > 1 and dims[0] == () and sizes[0] > 1 and not isinstance(self, Data) and not self.sequence and len(dims) == 3:
         return Stack([expand(t, with_dims(t, self, dims[1:]), sizes[1:])] * sizes[0], [(Atom(n),) for n in sizes])
     out = [
-        d if n in (-1, length(d)) else (Atom(n, repeats=True),) for d, n in zip(dims, sizes, strict=True)
+        d if n == length(d) else (Atom(n, repeats=True),) for d, n in zip(dims, sizes, strict=True)
     ]
     return with_dims(t, self, out)
 
@@ -856,9 +857,10 @@ def masked(t: Translator, scores: Scores, mask: Any, fill: float = math.inf) -> 
         return scores
     if mask.dtype != torch.bool:
         fill = -float(mask[mask <= -FILL].max())
-    if not torch.equal(one, torch.ones_like(one).tril()):
+    window = 0 if torch.equal(one, torch.ones_like(one).tril()) else int(one[0, -1].sum())
+    if window and (one.shape[1] != one.shape[2] or not torch.equal(one, torch.ones_like(one).tril().triu(1 - window))):
         raise Refused("a constant mask that is not causal")
-    return replace(scores, causal=True, fill=min(scores.fill, fill))
+    return replace(scores, causal=True, window=min(window, scores.window) or window or scores.window, fill=min(scores.fill, fill))
 
 
 def biased(t: Translator, scores: Scores, bias: Tensor) -> Scores:
@@ -1055,7 +1057,11 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     if s.padding is not None:
         mask, s = of_queries(t, s, lead_of(k))
         padding = padding_of(t, s, mask, k.time(), k.batch())  # type: ignore[arg-type]
-    if s.bias is None:
+    if s.window:
+        if padding is not None or s.bias is not None or s.dropout:
+            raise Refused("attention in a sliding window, beside padding, a bias or dropout")
+        made = t.graph.window_attention(queries, flat[1], flat[2], heads, s.window)
+    elif s.bias is None:
         made = t.graph.attention_dropout(queries, flat[1], flat[2], heads, s.causal, padding, s.dropout)
     else:
         bias = t.arrange(s.bias, s.bias.dims[-3:])
@@ -1713,6 +1719,11 @@ def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
     if any(h % w for h, w in zip(have, want, strict=True)):
         raise Refused(f"planes of {have} are averaged to {want}, which does not divide them")
     return avg_pool2d(t, self, [h // w for h, w in zip(have, want, strict=True)])
+
+
+@op("adaptive_avg_pool1d")
+def adaptive_avg_pool1d(t: Translator, self: Any, output_size: Sequence[int]) -> Any:
+    return squeeze(t, adaptive_avg_pool2d(t, unsqueeze(t, self, -2), [1, *output_size]), -2)
 
 
 @op("upsample_nearest2d", "upsample_bilinear2d")

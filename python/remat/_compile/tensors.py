@@ -252,6 +252,7 @@ class Scores:
     dims: list[Axis]
     scale: float = 1.0
     causal: bool = False
+    window: int = 0  # if causal: the timesteps that a query sees, its own included; 0: all
     padding: Data | None = None
     bias: Tensor | None = None  # (heads,P,R)
     fill: float = math.inf  # how far masked scores are below others, at least
