@@ -222,6 +222,101 @@ def test_rows_compared_with_rows():
     check(Layers(contrast), lambda o, y: o * y.mean(), torch.randn(7, 5), torch.ones(7))
 
 
+MASKS = [torch.tensor([[i >> j & 1 for j in range(k * 3, k * 3 + 3)] for k in range(3)]).bool() for i in range(512)]
+
+
+@pytest.mark.parametrize("mask", MASKS[::7])
+def test_constant_masks(mask):
+    """Each is taken for what it is, also one that leaves a query no key."""
+
+    def function(q, k, v):
+        return (q @ k.mT).masked_fill(~mask, -1e9).softmax(-1) @ v
+
+    check(Layers(function), nn.MSELoss(), torch.randn(2, 3, 5), torch.randn(2, 3, D), slack=4)
+
+
+def test_constant_masks_that_leave_a_query_nothing():
+    keep = torch.ones(T, T).triu(1).bool()
+
+    def fused(q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+    with pytest.raises(remat.Error, match="leave each query a key"):
+        remat.compile(Layers(fused), nn.MSELoss(), (torch.randn(B, T, 5), torch.randn(B, T, D)))
+
+
+TWICE = {
+    "two masks of queries": lambda f, x, m: f(f(x, m), m),
+    "and an ordinary attention": lambda f, x, m: f(nn.functional.scaled_dot_product_attention(x, x, x), m),
+    "before an ordinary attention": lambda f, x, m: (x @ f(x, m).mT).softmax(-1) @ x,
+    "beside a causal one": lambda f, x, m: f(x, m) + nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_computed_scores_in_several_layers(name):
+    """Where one attention reads time and another cannot, all are computed."""
+    mask = torch.rand(B, T, T) > 0.5
+    mask |= torch.eye(T).bool()
+
+    def one(x, mask):
+        return (x @ x.mT).masked_fill(~mask, -1e9).softmax(-1) @ x
+
+    check(Layers(lambda x, m: TWICE[name](one, x, m), 1), nn.MSELoss(), torch.randn(B, T, 5), mask, torch.randn(B, T, D), slack=4)
+
+
+@pytest.mark.parametrize("shape", [(B, 1, T), (B, T, T), (B, T, 1), (T, T), (1, T)])
+@pytest.mark.parametrize("batch", [B, 1])
+def test_a_bias_of_the_batch(shape, batch):
+    bias = torch.randn(batch if shape[0] == B else shape[0], *shape[1:])
+    check(
+        Layers(lambda q, k, v, b: (q @ k.mT + b).softmax(-1) @ v, 3), nn.MSELoss(),
+        torch.randn(batch, T, 5), bias, torch.randn(batch, T, D), slack=4,
+    )  # fmt: skip
+
+
+class Weighted(nn.Module):
+    """A function of a linear layer and of a parameter, whose axes are all alike."""
+
+    def __init__(self, function, *sizes):
+        super().__init__()
+        self.linear, self.w, self.function = nn.Linear(4, 4), nn.Parameter(torch.randn(sizes)), function
+
+    def forward(self, x):
+        return self.function(self.linear(x), self.w)
+
+
+WEIGHTS = {  # through views, and of other ranks than the value's
+    "conv2d": (lambda h, w: nn.functional.conv2d(h, w.transpose(0, 1), padding=1), (4, 4, 3, 3), (2, 4, 4, 4)),
+    "conv2d, planes": (lambda h, w: nn.functional.conv2d(h, w.mT, padding=1), (4, 4, 3, 3), (2, 4, 4, 4)),
+    "conv2d, scaled": (lambda h, w: nn.functional.conv2d(h, w.transpose(0, 1) * 2, padding=1), (4, 4, 3, 3), (2, 4, 4, 4)),
+    "conv2d, reshaped": (lambda h, w: nn.functional.conv2d(h, w.view(4, 4, 3, 1), padding="same"), (4, 4, 1, 3), (2, 4, 4, 4)),
+    "conv2d, a part": (lambda h, w: nn.functional.conv2d(h, w[:2], padding=1), (4, 4, 3, 3), (2, 4, 4, 4)),
+    "conv2d, new axes": (lambda h, w: nn.functional.conv2d(h, w[:, :, None, None]), (4, 4), (2, 4, 4, 4)),
+    "conv1d": (lambda h, w: nn.functional.conv1d(h, w.transpose(0, 1)), (4, 4, 3), (2, 4, 4)),
+    "conv1d, a new axis": (lambda h, w: nn.functional.conv1d(h, w[:, :, None]), (4, 4), (2, 4, 4)),
+    "conv_transpose2d": (lambda h, w: nn.functional.conv_transpose2d(h, w.transpose(0, 1)), (4, 4, 3, 3), (2, 4, 4, 4)),
+    "layer norm": (lambda h, w: nn.functional.layer_norm(h, (4,), w.view(2, 2).T.reshape(4)), (4,), (2, 4)),
+    "shift": (lambda h, w: nn.functional.layer_norm(h, (4,), None, w.view(2, 2).T.reshape(4)), (4,), (2, 4)),
+    "group norm": (lambda h, w: nn.functional.group_norm(h, 2, w.view(2, 2).T.reshape(4)), (4,), (2, 4, 4, 4)),
+    "bias": (lambda h, w: nn.functional.linear(h, torch.eye(4, dtype=w.dtype), w.view(2, 2).T.reshape(4)), (4,), (2, 4)),
+    "a vector": (lambda h, w: (h @ w)[..., None] * h, (4,), (2, 4, 4)),
+    "a vector from the left": (lambda h, w: (w @ h)[:, None] * h, (4,), (2, 4, 4)),
+    "a row": (lambda h, w: (h @ w[1])[..., None] * h, (4, 4), (2, 4, 4)),
+    "from the left": (lambda h, w: w @ h, (4, 4), (2, 4, 4)),
+    "learned queries": (lambda h, w: (w @ h.mT).softmax(-1) @ h, (4, 4), (2, 4, 4)),
+    "a product": (lambda h, w: h @ (w @ w), (4, 4), (2, 4, 4)),
+    "a part": (lambda h, w: h @ w.chunk(2, 0)[1].T, (4, 4), (2, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_are_what_their_views_show(name):
+    function, sizes, rows = WEIGHTS[name]
+    x, model = torch.randn(rows), Weighted(function, *sizes)
+    check(model, nn.MSELoss(), x, torch.randn(model(x).shape), slack=4)
+
+
 def test_masks_of_the_batch_that_are_the_same_for_all_keys():
     def attention(q, k, v, mask):
         return nn.functional.scaled_dot_product_attention(heads(q), heads(k), heads(v), attn_mask=mask).transpose(1, 2).flatten(2)

@@ -591,6 +591,15 @@ def of_constant_rows(t: Translator, table: Tensor, indices: torch.Tensor) -> Ten
     return rows_of(t, table, made)
 
 
+def weight_of(t: Translator, x: Any) -> Any:
+    """A layer's weight or bias, as its views show it; None stays None."""
+    if x is None:
+        return None
+    if t.tensor(x).sequence:
+        raise Refused("a weight that is computed along time")
+    return t.plain(x).value
+
+
 @op("linear")
 def linear(t: Translator, input: Any, weight: Any, bias: Any = None) -> Any:
     if len(dims_of(input)) == 1:
@@ -599,8 +608,8 @@ def linear(t: Translator, input: Any, weight: Any, bias: Any = None) -> Any:
     last = len(p.x.dims) - 1
     if not p.last(last):
         raise Refused("the last axis is time or batch")
-    w = t.plain(weight).value
-    return p.result(t.graph.linear(p.value, w, None if bias is None else t.tensor(bias).value), {last: w.shape[0]})
+    w = weight_of(t, weight)
+    return p.result(t.graph.linear(p.value, w, weight_of(t, bias)), {last: w.shape[0]})
 
 
 @op("addmm", "baddbmm")
@@ -620,12 +629,21 @@ def matmul(t: Translator, self: Any, mat2: Any) -> Any:
 def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
     if isinstance(x, Scores):
         return attend(t, x, w)
+    ranks = len(dims_of(x)), len(dims_of(w))
+    if ranks[1] == 1:
+        return select(t, product(t, x, unsqueeze(t, w, 1)), -1, 0)
+    if ranks[0] == 1:
+        return select(t, product(t, unsqueeze(t, x, 0), w), -2, 0)
+    if ranks[0] == 2 < ranks[1]:  # one matrix from the left for all
+        return transpose(t, product(t, transpose(t, w, -1, -2), transpose(t, x, 0, 1)), -1, -2)
     b = t.tensor(w)
     if not b.value.name or isinstance(w, Data):
         assert t.node is not None
-        if t.node.name in t.computed:
-            return product_of_values(t, t.tensor(x), b, t.computed[t.node.name])
-        return Scores(t.node.name, t.tensor(x), transpose(t, b, -1, -2), [*t.tensor(x).dims[:-1], b.dims[-1]])
+        reason = t.why_computed(t.node)
+        if reason is None:
+            return Scores(t.node.name, t.tensor(x), transpose(t, b, -1, -2), [*t.tensor(x).dims[:-1], b.dims[-1]])
+        if ranks[0] == 2 or ranks[1] != 2:
+            return product_of_values(t, t.tensor(x), b, reason)
     if len(b.dims) == 3 and len(dims_of(x)) >= 3 and length(dims_of(x)[-3]) == length(b.dims[0]):
         return headwise(t, x, b)
     if len(b.dims) != 2:
@@ -636,7 +654,7 @@ def product(t: Translator, x: Any, w: Any, bias: Any = None) -> Any:
     last = len(p.x.dims) - 1
     if not p.last(last):
         raise Refused("the last axis is time or batch")
-    value = t.graph.matmul(p.value, t.plain(b).value, None if bias is None else t.tensor(bias).value)
+    value = t.graph.matmul(p.value, weight_of(t, b), weight_of(t, bias))
     return p.result(value, {last: length(b.dims[1])})
 
 
@@ -756,7 +774,7 @@ def attention(
     assert t.node is not None
     q, k, name = t.tensor(query), t.tensor(key), t.node.name
     factor = 1 / math.sqrt(length(q.dims[-1])) if scale is None else scale
-    if name in t.computed:
+    if t.why_computed(t.node) is not None:
         return computed_attention(t, q, k, t.tensor(value), attn_mask, dropout_p, is_causal, factor)
     try:
         made = Scores(name, q, k, [*q.dims[:-1], k.dims[-2]], factor, is_causal, unseeing=True)
@@ -772,7 +790,7 @@ def computed_attention(
 ) -> Tensor:
     """Attention whose scores are kept as a tensor."""
     assert t.node is not None
-    reason = t.computed[t.node.name]
+    reason = t.why_computed(t.node) or ""
     scores = scaled(t, product_of_values(t, q, transpose(t, k, -1, -2), reason), factor)
     if causal:
         mask = torch.ones(*shape(scores.dims[-2:]), dtype=torch.bool).tril()
@@ -857,8 +875,9 @@ def masked(t: Translator, scores: Scores, mask: Any, fill: float = math.inf) -> 
         return scores
     if mask.dtype != torch.bool:
         fill = -float(mask[mask <= -FILL].max())
-    window = 0 if torch.equal(one, torch.ones_like(one).tril()) else int(one[0, -1].sum())
-    if window and (one.shape[1] != one.shape[2] or not torch.equal(one, torch.ones_like(one).tril().triu(1 - window))):
+    causal = torch.ones_like(one).tril()
+    window = 0 if torch.equal(one, causal) else int(one[0, -1].sum())
+    if not torch.equal(one, causal.triu(1 - window) if window and one.shape[1] == one.shape[2] else causal):
         raise Refused("a constant mask that is not causal")
     return replace(scores, causal=True, window=min(window, scores.window) or window or scores.window, fill=min(scores.fill, fill))
 
@@ -952,6 +971,9 @@ def padding_of(t: Translator, s: Scores, mask: Data, keys: Atom, batch: Atom | N
     if len(atoms) > 2:
         raise Refused("a mask that depends on the batch and on heads")
     compute = mask.compute
+    example = compute(t.example)
+    if example.dtype != torch.bool and not is_fill(example):
+        raise Refused("a mask with other numbers than 0 and at most -1e4")
 
     def padding(host: Host) -> torch.Tensor:
         given = compute(host)
@@ -1000,7 +1022,9 @@ def of_queries(t: Translator, s: Scores, batch: Axis) -> tuple[Data, Scores]:
     rows = length(batch) if lead and real(lead[0]) else 1
 
     def unlike(host: Host, text: str) -> Exception:
-        return Refused(text) if host is t.example else invalid(f"attention has {text}, unlike that of the example")
+        if host is t.example:
+            return Refused(text)
+        return invalid(f"attention has {text}, unlike that of the example; give an example with such a mask")
 
     def of_heads(host: Host) -> tuple[torch.Tensor, torch.Tensor]:
         given = compute(host).reshape(rows, -1, queries, keys)
@@ -1057,6 +1081,8 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     if s.padding is not None:
         mask, s = of_queries(t, s, lead_of(k))
         padding = padding_of(t, s, mask, k.time(), k.batch())  # type: ignore[arg-type]
+        if padding.shape != flat[1].shape[:2]:
+            raise Refused(f"a mask of the batch of shape {shape(s.padding.dims) if s.padding else ()}")
     if s.window:
         if padding is not None or s.bias is not None or s.dropout:
             raise Refused("attention in a sliding window, beside padding, a bias or dropout")
@@ -1195,7 +1221,7 @@ def recurrent(
             h = t.graph.dropout(h, dropout)
         sides = []
         for side in range(directions):
-            own, given = [t.tensor(w).value for w in given[:per_layer]], given[per_layer:]
+            own, given = [weight_of(t, w) for w in given[:per_layer]], given[per_layer:]
             source = t.graph.reverse(h) if side else h
             y = cell(t, mode, source, own, bias, projection)
             for k in range(kinds if first else 0):
@@ -1549,8 +1575,7 @@ def conv2d(
     groups: int = 1,
 ) -> Any:  # fmt: skip
     p = plain_planes(t, input, 3)
-    w = t.tensor(weight).value
-    b = None if bias is None else t.tensor(bias).value
+    w, b = weight_of(t, weight), weight_of(t, bias)
     x, padding = padded(t, p.value, padding, [(k - 1) * d for k, d in zip(w.shape[2:], pair(dilation), strict=True)])
     return planes(p, t.graph.conv2d(x, w, b, pair(stride), padding, pair(dilation), groups))
 
@@ -1571,8 +1596,7 @@ def conv1d(
     groups: int = 1,
 ) -> Any:  # fmt: skip
     p = plain_planes(t, input, 2)
-    w = t.tensor(weight).value
-    b = None if bias is None else t.tensor(bias).value
+    w, b = weight_of(t, weight), weight_of(t, bias)
     padding = padding if isinstance(padding, str) else [0, pair(padding)[0]]
     x, padding = padded(t, p.value, padding, [0, (w.shape[2] - 1) * pair(dilation)[0]])
     value = t.graph.conv1d(x, w, b, pair(stride)[0], padding[1], pair(dilation)[0], groups)
@@ -1586,9 +1610,8 @@ def conv_transpose2d(
     groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
     p = plain_planes(t, input, 3)
-    b = None if bias is None else t.tensor(bias).value
     value = t.graph.conv_transpose2d(
-        p.value, t.tensor(weight).value, b, pair(stride), pair(padding), pair(output_padding), groups, pair(dilation)
+        p.value, weight_of(t, weight), weight_of(t, bias), pair(stride), pair(padding), pair(output_padding), groups, pair(dilation)
     )
     return planes(p, value)
 
@@ -1860,7 +1883,7 @@ def norm(t: Translator, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool 
 
 
 def ones(t: Translator, like: Any, size: int, number: float) -> Value:
-    return t.tensor(torch.full((size,), float(number)) if like is None else like).value
+    return weight_of(t, torch.full((size,), float(number)) if like is None else like)
 
 
 @op("layer_norm")
@@ -1915,7 +1938,7 @@ def batch_norm(
     if running_mean is None:
         raise Refused("batch norm with track_running_stats=False")
     p = plain_channels(t, input)
-    gain, shift = (None if x is None else t.tensor(x).value for x in (weight, bias))
+    gain, shift = weight_of(t, weight), weight_of(t, bias)
     average, variance = (t.stored(x, statistics=True).value for x in (running_mean, running_var))
     return p.result(t.graph.batch_norm(p.value, gain, shift, average, variance, momentum, eps, False))
 
@@ -1952,7 +1975,7 @@ def cross_entropy(
         rows = row_losses(t, log_softmax(t, x, -1), target, weight, ignore_index, label_smoothing)
         return reduced(t, with_dims(t, rows, rows.dims[1:]) if whole else rows, reduction)
     p, q = rows_and_indices(t, x, target)
-    w = None if weight is None else t.tensor(weight).value
+    w = weight_of(t, weight)
     value = t.graph.softmax_cross_entropy_weighted(p.value, q.value, w, ignore_index, label_smoothing)
     return scalar(value)
 

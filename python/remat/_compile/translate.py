@@ -65,6 +65,7 @@ def view(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 VIEWS: set[str] = set()
+ALL = "all products"
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Host:
 
 class Translator:
     """One translation. From try to try live `inputs`, the axes of the batch's tensors, and `computed`, the products that are no
-    part of a fused attention, and why."""
+    part of a fused attention, and why. One of these does not go with time, which another attention may read: then it is ALL."""
 
     def __init__(
         self, program: torch.export.ExportedProgram, inputs: dict[str, list[Axis]], computed: dict[str, str], example: Host, updates: bool
@@ -239,8 +240,8 @@ class Translator:
             made = self._apply(function, args, kwargs)
         except Refused as refused:
             scores = next((a for a in given if isinstance(a, Scores)), None)
-            if node.name in self.computed:
-                raise Refused(self.computed[node.name]) from None
+            if (reason := self.why_computed(node)) is not None:
+                raise (Refused(reason) if ALL in self.computed else Unfused(ALL, reason)) from None
             if scores is None:
                 raise
             raise Unfused(scores.node, str(refused)) from None
@@ -248,6 +249,10 @@ class Translator:
         if name.endswith("_") and not name.startswith("aten::__"):
             self._replace(node, made)
         return made
+
+    def why_computed(self, node: Node) -> str | None:
+        """Why the product of a node is no part of a fused attention; None: it may be."""
+        return self.computed.get(node.name, self.computed.get(ALL))
 
     def _apply(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         known = inspect.signature(function).parameters
