@@ -1883,7 +1883,7 @@ def norm(t: Translator, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool 
 
 
 def ones(t: Translator, like: Any, size: int, number: float) -> Value:
-    return weight_of(t, torch.full((size,), float(number)) if like is None else like)
+    return weight_of(t, torch.full((size,), float(number)) if like is None else like)  # type: ignore[no-any-return]
 
 
 @op("layer_norm")
