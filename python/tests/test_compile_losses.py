@@ -252,3 +252,16 @@ def test_norms_of_zeros_have_pytorchs_gradients(function):
 def test_other_losses_are_refused(loss, words):
     with pytest.raises(remat.Error, match=words):
         remat.compile(WithLoss(Recurrent(), loss), None, (torch.randn(B, T, 4), torch.randn(B, T, 2)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_ctc_reads_targets_as_their_views_show_them(transposed):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(4, 6)
+
+        def forward(self, x, y, lengths):
+            return F.ctc_loss(self.rnn(x)[0].log_softmax(-1), y.T if transposed else y, torch.tensor([9] * 3), lengths)
+
+    check(Model(), None, torch.randn(9, 3, 4), torch.tensor([[1, 2, 3], [4, 5, 1], [2, 4, 3]]), torch.tensor([3, 2, 3]))

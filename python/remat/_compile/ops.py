@@ -2174,7 +2174,20 @@ def ctc(
     p = t.plain(t.as_sequence(x, x.dims[0], x.dims[1]))
     inputs = whole_lengths(t, input_lengths, p.axes[0])
     labels = whole_lengths(t, target_lengths, dims_of(targets)[1])
-    return scalar(t.graph.ctc(p.value, t.tensor(targets).value, inputs, labels, blank, zero_infinity))
+    return scalar(t.graph.ctc(p.value, as_viewed(t, targets), inputs, labels, blank, zero_infinity))
+
+
+def as_viewed(t: Translator, x: Any) -> Value:
+    """A tensor of the batch with its elements as its views order them."""
+    if not isinstance(x, Data):
+        return t.tensor(x).value
+    atoms, seen = ([a for d in axes for a in leaves(d)] for axes in (x.source, x.dims))
+    kept = [a for a in atoms if a in seen]
+    if kept == [a for a in seen if a in atoms]:
+        return t.tensor(x).value
+    compute, sizes, order = x.compute, [a.size for a in kept], [kept.index(a) for a in seen if a in atoms]
+    made = t.data(f"{x.name}.{order}", x.dtype, shape(x.dims), lambda host: compute(host).reshape(sizes).permute(order).reshape(shape(x.dims)))
+    return t.tensor(made).value
 
 
 def whole_lengths(t: Translator, lengths: Any, axis: Axis) -> Value | None:
