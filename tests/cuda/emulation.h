@@ -17,8 +17,9 @@ extern "C" {
 typedef enum { RM_IN_ORDER, RM_REVERSED, RM_EVEN_LAST, RM_WARPS_APART, RM_ORDERS } rm_emulated_order;
 void rm_emulate_in(rm_emulated_order order);
 
-/* The number of launches so far. */
+/* The number of launches, and of products by the queues below, so far. */
 int64_t rm_emulated_launches(void);
+int64_t rm_emulated_products(void);
 
 /* Passes launches to the owner of the queue's stream, who calls `work` when its turn in the stream comes, on a copy of
  * `bytes` of context, aligned to 16: from any thread, one at a time. NULL, the default: launches run at once. */

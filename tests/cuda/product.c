@@ -56,8 +56,12 @@ static float element(const rm_cuda_product *p, int64_t i, int64_t j) {
     return sum;
 }
 
+static int64_t products;
+int64_t rm_emulated_products(void) { return products; }
+
 static void multiply(const rm_cuda_queue *queue, const rm_cuda_product *p) {
     (void)queue;
+    products++;
     if (p->batch > 1 && p->rows_like) die(p, "rows_like cannot be used with a batch");
     if (p->batch > 1 && p->stride_c < (p->m - 1) * p->ldc + p->n && p->ldc < (p->batch - 1) * p->stride_c + p->n)
         die(p, "the results of a batch overlap");
