@@ -586,9 +586,13 @@ def constant_rows(t: Translator, table: Tensor, indices: torch.Tensor) -> Any:
 
 def of_constant_rows(t: Translator, table: Tensor, indices: torch.Tensor) -> Tensor:
     """Rows of a table in any order, such as T5's buckets of relative positions: an embedding of an input that never changes."""
+    return rows_of(t, table, t.tensor(constant_integers(t, indices)))
+
+
+def constant_integers(t: Translator, x: torch.Tensor) -> Data:
+    """An input that never changes: parameters, as which other constants are stored, are real numbers."""
     assert t.node is not None
-    made = t.tensor(t.data(f"{t.node.name}.indices", torch.int32, indices.shape, lambda host: indices.int()))
-    return rows_of(t, table, made)
+    return t.data(f"{t.node.name}.constant", torch.int32, x.shape, lambda host: x.int())
 
 
 def weight_of(t: Translator, x: Any) -> Any:
@@ -689,78 +693,11 @@ def headwise(t: Translator, x: Any, w: Tensor) -> Any:
     return transpose(t, unflatten(t, p.result(value, {last: heads * outputs}), -1, [heads, outputs]), -3, -2)
 
 
-@op("einsum")
-def einsum(t: Translator, equation: str, tensors: Sequence[Any], path: Any = None) -> Any:
-    """Of one or two tensors: a product of matrices, after transpositions, or of elements."""
-    given, out = labels_of(equation, [len(dims_of(x)) for x in tensors])
-    if len(tensors) > 2 or any(len(set(labels)) < len(labels) for labels in given):
-        raise Refused(f"{equation!r}; only of one or two tensors, with each letter once in each")
-    if len(tensors) == 1:
-        return in_order(t, summed(t, tensors[0], given[0], out), "".join(c for c in given[0] if c in out), out)
-    (x, y), (a, b) = tensors, given
-    if isinstance(x, torch.nn.Parameter):
-        x, y, a, b = y, x, b, a
-    x, a = summed(t, x, a, b + out), "".join(c for c in a if c in b + out)
-    y, b = summed(t, y, b, a + out), "".join(c for c in b if c in a + out)
-    rows, columns = "".join(c for c in a if c not in b), "".join(c for c in b if c not in a)
-    both, inner = "".join(c for c in out if c in a and c in b), "".join(c for c in a if c in b and c not in out)
-    if not (inner and rows and columns):
-        every = both + rows + columns + inner
-        made = mul(t, aligned(t, x, a, every), aligned(t, y, b, every))
-        return in_order(t, total(t, made, list(range(-len(inner), 0))) if inner else made, both + rows + columns, out)
-    sizes = dict(zip(a + b, (*shape(dims_of(x)), *shape(dims_of(y))), strict=True))
-    x = joined_axes(t, in_order(t, x, a, both + rows + inner), sizes, (*both, rows, inner))
-    y = joined_axes(t, in_order(t, y, b, both + inner + columns), sizes, (*both, inner, columns))
-    made = product(t, x, y)
-    if len(rows) > 1 or len(columns) > 1:
-        made = reshape(t, made, [sizes[c] for c in both + rows + columns])
-    return in_order(t, made, both + rows + columns, out)
-
-
-def labels_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """A letter for each axis of each tensor, and of the result; those that `...` stands for are capital or other letters."""
-    inputs, arrow, out = equation.replace(" ", "").partition("->")
-    given = inputs.split(",")
-    free = [chr(c) for c in range(0x391, 0x3A9)]  # Greek
-    rest = [n - len(labels.replace("...", "")) for n, labels in zip(ranks, given, strict=True)]
-    most = max((n for n, labels in zip(rest, given, strict=True) if "..." in labels), default=0)
-    given = [labels.replace("...", "".join(free[most - n : most])) for n, labels in zip(rest, given, strict=True)]
-    if not arrow:
-        every = "".join(given)
-        out = "..." + "".join(sorted(c for c in set(every) if every.count(c) == 1 and c not in free))
-    return given, out.replace("...", "".join(free[:most]))
-
-
-def summed(t: Translator, x: Any, labels: str, kept: str) -> Any:
-    """Without the axes that only this tensor has."""
-    gone = [i for i, c in enumerate(labels) if c not in kept]
-    return total(t, x, gone) if gone else x
-
-
-def in_order(t: Translator, x: Any, labels: str, wanted: str) -> Any:
-    return x if labels == wanted else permute(t, x, [labels.index(c) for c in wanted])
-
-
-def aligned(t: Translator, x: Any, labels: str, wanted: str) -> Any:
-    """With all the axes that are wanted, of size 1 where the tensor has none."""
-    x = in_order(t, x, labels, "".join(c for c in wanted if c in labels))
-    for i, c in enumerate(wanted):
-        x = x if c in labels else unsqueeze(t, x, i)
-    return x
-
-
-def joined_axes(t: Translator, x: Any, sizes: dict[str, int], groups: Sequence[str]) -> Any:
-    if all(len(group) == 1 for group in groups):
-        return x
-    return reshape(t, x, [math.prod(sizes[c] for c in group) for group in groups])
-
-
 @op("_weight_norm")
 def weight_norm(t: Translator, v: Any, g: Any, dim: int = 0) -> Any:
     """g v / |v|, with a norm for each index of `dim`."""
     others = [i for i in range(len(dims_of(v))) if i != dim]
-    size = unary(t, total(t, power(t, v), others, True), t.graph.norm_root)
-    return mul(t, v, div(t, g, size))
+    return mul(t, v, div(t, g, norm(t, v, 2, others, True)))
 
 
 # ---- Attention ------------------------------------------------------------------------------------------------------
@@ -2020,9 +1957,7 @@ def row_losses(t: Translator, logs: Tensor, target: Any, weight: Any, ignored: i
 def rows_and_indices(t: Translator, x: Tensor, target: Any) -> tuple[Plain, Plain]:
     """x (..,V) and an integer for each of its rows, in the same order."""
     if isinstance(target, torch.Tensor):
-        assert t.node is not None
-        own = target
-        target = t.data(f"{t.node.name}.targets", torch.int32, own.shape, lambda host: own.int())
+        target = constant_integers(t, target)
     y = t.tensor(target)
     if len(y.dims) != len(x.dims) - 1:
         raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")

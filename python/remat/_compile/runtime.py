@@ -17,11 +17,12 @@ from .._library import invalid
 from ..errors import Error
 from ..plan import Plan
 from ..session import Session
-from . import ops as _ops  # registers the translations
+from . import einsum as _einsum
+from . import ops as _ops
 from .capture import Axes, Sizes, export, sizes_of
 from .translate import Host, Program, translate
 
-assert _ops
+assert _ops and _einsum  # they register the translations
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _SHAPES = 64  # captured shapes that are held; the least recently used makes room
