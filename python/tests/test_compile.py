@@ -893,6 +893,13 @@ def constant_joined_with_another(h):
     return h * kept
 
 
+def constant_read_before_it_is_written(h):
+    mask = torch.zeros(6)
+    y = h + mask
+    mask.fill_(1)
+    return y * (h + mask)
+
+
 def constant_written_where_it_is_large(h):
     mask = torch.arange(6.0)
     mask[mask > 3] = 0.25
@@ -904,9 +911,26 @@ def test_constants_written_in_place(write):
     check(WrittenMask(write), nn.MSELoss(), torch.randn(3, 4), torch.randn(3, 5))
 
 
-def test_values_written_in_place_and_read_through_another_view_are_refused():
+def values_filled_and_read_through_a_column(h):
+    y = h * 1
+    column = y[:, 1:2]
+    y[:, 1] = 0
+    return y + column
+
+
+def read_before_it_is_written_in_parts(h):
+    mask = h.new_zeros(6)
+    y = h + mask
+    mask[1:3] = 1
+    return y * (h + mask)
+
+
+@pytest.mark.parametrize(
+    "write", [values_read_through_a_slice, values_filled_and_read_through_a_column, read_before_it_is_written_in_parts]
+)
+def test_what_is_written_in_place_and_read_otherwise_is_refused(write):
     with pytest.raises(remat.Error, match="in place"):
-        remat.compile(WrittenMask(values_read_through_a_slice), nn.MSELoss(), (torch.randn(3, 4), torch.randn(3, 5)))
+        remat.compile(WrittenMask(write), nn.MSELoss(), (torch.randn(3, 4), torch.randn(3, 5)))
 
 
 def test_learning_rates_without_an_optimizer_are_refused():
