@@ -231,19 +231,22 @@ static cudnnStatus_t describe_filter(const rm_cuda_dnn *dnn, cudnnDataType_t typ
     return error ? error : dnn->lib->cudnnSetFilterNdDescriptor(*out, type, CUDNN_TENSOR_NCHW, 4, dim);
 }
 
-/* cuDNN multiplies floats in TF32 by default, so fp32 must be requested. */
+/* By default cuDNN multiplies floats in TF32, so fp32 must be requested, and numbers in bf16 without tensor cores (cuDNN's
+ * "Legacy API", Convolution Functions), so these must be requested, too. */
+static const cudnnMathType_t math_type[RM_PRECISIONS] = {
+    [RM_FP32] = CUDNN_FMA_MATH, [RM_TF32] = CUDNN_DEFAULT_MATH, [RM_BF16] = CUDNN_TENSOR_OP_MATH};
+
 static cudnnStatus_t describe_conv(const rm_device *device, const rm_conv_shape *s, cudnnConvolutionDescriptor_t *out) {
     const rm_cudnn_library *lib = device->dnn->lib;
     int padding[2], stride[2], dilation[2];
     for (int d = 0; d < 2; d++)
         padding[d] = (int)s->padding[d], stride[d] = (int)s->stride[d], dilation[d] = (int)s->dilation[d];
-    cudnnMathType_t math = device->products->precision == RM_FP32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
     cudnnStatus_t error = lib->cudnnCreateConvolutionDescriptor(out);
     if (!error)
         error = lib->cudnnSetConvolutionNdDescriptor(*out, 2, padding, stride, dilation, CUDNN_CROSS_CORRELATION,
                                                      CUDNN_DATA_FLOAT);
     if (!error) error = lib->cudnnSetConvolutionGroupCount(*out, (int)s->groups);
-    return error ? error : lib->cudnnSetConvolutionMathType(*out, math);
+    return error ? error : lib->cudnnSetConvolutionMathType(*out, math_type[device->products->precision]);
 }
 
 /* cuDNN counts positions as conv does. A transposed convolution may have an output padding that leaves room for more. */

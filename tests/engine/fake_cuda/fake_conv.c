@@ -1,7 +1,8 @@
 /* fake_conv.c: the functions of cuDNN that Remat's convolutions call (fake.h). They are computed in plain loops when
  * their turn in the stream comes, after checks of descriptors, work spaces and alignment. The work space holds garbage
  * after each call. Sums start at another term for another batch and another algorithm, so that bits differ as cuDNN's
- * may. Operands are rounded as the descriptors allow: floats to TF32 unless the math type forbids it. */
+ * may. Operands are rounded as the descriptors allow: floats to TF32 unless the math type forbids it. Numbers in bf16 need
+ * a math type that allows tensor cores: without them the real library is slow. */
 #if __has_include(<cudnn.h>)
 
 #include <cudnn.h>
@@ -207,6 +208,8 @@ static cudnnStatus_t give(cudnnHandle_t handle, call c, const void *alpha, const
     if (!repeats(c.way, c.algorithm)) fake_violate("cuDNN's algorithm %d does not repeat its bits", c.algorithm);
     if (*(const float *)alpha != 1) fake_violate("a convolution is scaled by %g", (double)*(const float *)alpha);
     if (c.work_bytes && (uintptr_t)c.work % 256) fake_violate("a work space is not aligned to 256 bytes");
+    if (c.w.type == CUDNN_DATA_BFLOAT16 && c.conv.math != CUDNN_TENSOR_OP_MATH)
+        fake_violate("a convolution in bf16 without tensor cores");
     if (fake_records()) fake_violate("a convolution by cuDNN while launches are recorded");
     c.beta = *(const float *)beta;
     const fake_range range[] = {{c.x_data, c.x_data ? bytes_of(c.x.type, c.x.dim) : 0, false},
