@@ -441,8 +441,7 @@ static bool another(rm_cuda_products *products, made *m, cublasStatus_t error) {
 }
 
 /* No trials are possible while launches are recorded; a new shape is then made by BLOCKS and stays undecided. */
-void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
-    rm_queue *q = (rm_queue *)(uintptr_t)shown;
+static void multiply(rm_queue *q, const rm_cuda_product *product) {
     rm_device *device = q->device;
     const rm_cuda_shape shape = shape_of(product);
     operands x = {product->a, product->b, product->c};
@@ -457,4 +456,17 @@ void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product
         m->algorithm->used |= !device->failed && !error;
     } while (tries && error && !device->failed && another(device->products, m, error));
     if (!device->failed) (void)rm_cublas_went(device, error, "a matrix product");
+}
+
+/* Matrices of a batch. Kernels count them along an axis of at most 65,535 blocks, so cuBLASLt has no algorithm for more. */
+enum { MOST_BATCH = 32768 };
+
+void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
+    rm_cuda_product part = *product;
+    for (int64_t left = product->batch; left > MOST_BATCH; left -= MOST_BATCH, part.batch = left) {
+        part.batch = MOST_BATCH;
+        multiply((rm_queue *)(uintptr_t)shown, &part);
+        part.a += MOST_BATCH * part.stride_a, part.b += MOST_BATCH * part.stride_b, part.c += MOST_BATCH * part.stride_c;
+    }
+    multiply((rm_queue *)(uintptr_t)shown, &part);
 }

@@ -146,6 +146,35 @@ START_TEST(batches_match_the_definition) {
 }
 END_TEST
 
+/* cuBLASLt has no algorithm for more than 65,535 matrices: a few calls of it compute them, not a call of cuBLAS for each. */
+START_TEST(large_batches_are_split) {
+    enum { BATCH = 66000 };
+    static float host[3][BATCH], c[BATCH];
+    rm_device *device;
+    rm_block *block;
+    rm_queue *queue;
+    rm_products known;
+    stand_in_reset(1);
+    ck_assert(!api->open(1, &device) && !api->block_create(device, sizeof host, &block));
+    ck_assert(!api->queue_create(device, &queue));
+    float *there = api->claim(block, 0, sizeof host);
+    for (int i = 0; i < 3 * BATCH; i++) host[i / BATCH][i % BATCH] = (float)(i % 1009 - 500);
+    api->copy_in(queue, there, host, sizeof host);
+    rm_cuda_product p = tight(1, 1, 1);
+    p.a = there, p.b = there + BATCH, p.c = there + 2 * BATCH;
+    p.batch = BATCH, p.stride_a = p.stride_b = p.stride_c = 1, p.add = true;
+    rm_cuda_multiply((const rm_cuda_queue *)queue, &p);
+    api->copy_out(queue, c, p.c, sizeof c);
+    ck_assert(!api->synchronize(queue));
+    for (int i = 0; i < BATCH; i++) ck_assert(c[i] == host[2][i] + host[0][i] * host[1][i]);
+    api->products(device, &known);
+    ck_assert_int_eq(known.by_cublas, 0);
+    ck_assert_int_eq(fake_lt_counted().products, 3);
+    api->queue_free(queue), api->block_free(block), api->close(device);
+    expect_clean("a large batch");
+}
+END_TEST
+
 /* If cuBLASLt has no algorithm, cuBLAS computes the product. */
 START_TEST(cublas_replaces_a_missing_algorithm) {
     static bench b;
@@ -521,6 +550,7 @@ int main(void) {
     TCase *c = tcase_create("cuda_product");
     tcase_add_loop_test(c, products_match_the_definition, 0, 8);
     tcase_add_loop_test(c, batches_match_the_definition, 0, 16);
+    tcase_add_test(c, large_batches_are_split);
     tcase_add_test(c, cublas_replaces_a_missing_algorithm);
     tcase_add_loop_test(c, widely_spaced_rows_are_multiplied, 0, 2);
     tcase_add_loop_test(c, rows_have_the_same_bits_for_every_count, 0, 4 * MOODS);

@@ -178,7 +178,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *result, int *n) {
-    enum { PROPOSALS = 6, NO_ORDER = 0, SPLITS, WANTS_MEMORY, FAILS, GOOD, SLOWER, NEEDED = 1024 };
+    enum { PROPOSALS = 6, NO_ORDER = 0, SPLITS, WANTS_MEMORY, FAILS, GOOD, SLOWER, NEEDED = 1024, MOST_BLOCKS = 65535 };
     cublasStatus_t status = fake_blas_answer();
     const wishes *w = (const wishes *)(const void *)preference;
     const operation *o = read_operation(matmul);
@@ -192,7 +192,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     for (int i = 0; i < 4; i++)
         if (w->align[i] > 16 || !aligned(x[i], w->align[i]))
             fake_violate("operand %d has a smaller alignment than declared", i);
-    if (whims & FAKE_LT_KNOWS_NOTHING) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (whims & FAKE_LT_KNOWS_NOTHING || x[3]->batch > MOST_BLOCKS) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (whims & FAKE_LT_NO_TENSOR_CORES && o->compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     const int first = w->memory < NEEDED ? GOOD : w->scheme ? SPLITS : WANTS_MEMORY; /* the first suitable one */
     for (int i = 0; i < PROPOSALS && i < wanted; i++) {
