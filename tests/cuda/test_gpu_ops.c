@@ -1,5 +1,5 @@
-/* test_gpu_ops.c: the program tests/gpu/test_ops.c on the emulated device: a few calls of every op, and everything for two. Of the others,
- * cuda/kernels checks the same kernels. */
+/* test_gpu_ops.c: the program tests/gpu/test_ops.c on the emulated device: a few calls of every op, and everything for three, one of
+ * them with long rows. Of the others, cuda/kernels and cuda/rows check the same kernels. */
 #ifdef HAVE_CUDA_HEADERS
 
 #define main program
@@ -11,8 +11,9 @@
 
 int main(void) {
     int failed = run_gpu_program(program, (char *[]){"test_ops", "--small", NULL});
-    for (int i = 0; i < 2 && !failed && !SANITIZED; i++)
-        failed = run_gpu_program(program, (char *[]){"test_ops", "--few-elements", i ? "--op=gru" : "--op=attention", NULL});
+    static char *const op[] = {"--op=attention", "--op=gru", "--op=softmax"};
+    for (int i = 0; i < 3 && !failed && !SANITIZED; i++)
+        failed = run_gpu_program(program, (char *[]){"test_ops", "--few-elements", op[i], NULL});
     return failed;
 }
 

@@ -9,85 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/check/op_run.h"
-#include "ops/op.h"
 #include "tests/cuda/emulated_op.h"
 #include "tests/cuda/emulation.h"
+#include "tests/cuda/long_rows.h"
 #include "tests/suite.h"
 
 /* ---- Long rows and channels ------------------------------------------------------------------------------------- */
-
-static const rm_layer_norm_attr layer = {1e-5};
-static const rm_rms_norm_attr rms = {1e-5};
-static const rm_group_norm_attr groups = {1e-5, 2, 1};
-static const rm_batch_norm_attr batch = {0.1, 1e-5, 1, 0, 0}, batch_relu = {0.1, 1e-5, 1, 0, 1};
-static const rm_cross_entropy_attr smoothed = {.smoothing = 0.1};
-static const rm_mean_attr all_of_row = {1, 0};
-static const rm_dice_attr joint = {1, -1}, ignores = {0, 1};
-static const rm_pool_attr halves = {{2, 2}, {2, 2}, {0, 0}}, overlapping = {{3, 3}, {2, 2}, {1, 1}};
-
-typedef struct {
-    const char *op;
-    const void *attr;
-    int64_t rank, dim[4]; /* of x */
-    int vectors;          /* inputs after it with one number for each element of axis 1 */
-    int targets;          /* 1: an input after it with an integer for each row of the last axis */
-} long_shape;
-
-/* Rows are held by a warp up to 1,024 floats, by a block up to 8,192, then by the largest block up to 32,768. */
-static const long_shape shapes[] = {
-    {"layer_norm", &layer, 2, {5, 1024}, 2, 0},
-    {"layer_norm", &layer, 2, {3, 1027}, 2, 0},
-    {"layer_norm", &layer, 2, {2, 8195}, 2, 0},
-    {"layer_norm", &layer, 2, {1, 33001}, 2, 0},
-    {"layer_norm", &layer, 2, {1201, 35}, 2, 0},
-    {"layer_norm", &layer, 2, {3301, 35}, 2, 0}, /* up to 1,024 floats, a warp has several rows, for the sums down the columns */
-    {"layer_norm", &layer, 2, {1601, 8}, 2, 0},
-    {"rms_norm", &rms, 2, {3301, 33}, 1, 0},
-    {"rms_norm", &rms, 2, {5, 1022}, 1, 0},
-    {"rms_norm", &rms, 2, {2, 8194}, 1, 0},
-    {"rms_norm", &rms, 2, {1, 33002}, 1, 0},
-    {"group_norm", &groups, 3, {2, 6, 350}, 2, 0},
-    {"group_norm", &groups, 3, {1, 4, 4101}, 2, 0},
-    {"group_norm", &groups, 3, {1, 4, 16503}, 2, 0},
-    {"softmax", NULL, 2, {3, 1030}, 0, 0},
-    {"softmax", NULL, 2, {1, 33001}, 0, 0},
-    {"log_softmax", NULL, 2, {3, 8193}, 0, 0},
-    {"log_softmax", NULL, 2, {1, 33001}, 0, 0},
-    {"softmax_cross_entropy", NULL, 2, {17, 1029}, 0, 1},
-    {"softmax_cross_entropy", &smoothed, 2, {2, 33001}, 0, 1},
-    {"batch_norm", &batch, 4, {2, 3, 70, 71}, 4, 0},
-    {"batch_norm", &batch, 3, {3, 5, 4099}, 4, 0},
-    {"batch_norm", &batch, 2, {3001, 34}, 4, 0},
-    {"batch_norm", &batch_relu, 3, {3, 5, 4099}, 4, 0},
-    {"batch_norm", &batch_relu, 2, {3001, 34}, 4, 0},
-    {"mean", &all_of_row, 2, {3, 5001}, 0, 0},
-    {"dice", NULL, 3, {2, 1500, 2}, 0, 1}, /* pixels of 2, 3 and 4 classes are held, those of 5 are not */
-    {"dice", &joint, 3, {3, 1030, 2}, 0, 1},
-    {"dice", &ignores, 3, {2, 1500, 3}, 0, 1},
-    {"dice", NULL, 4, {2, 2, 1100, 4}, 0, 1},
-    {"dice", &joint, 3, {1, 4097, 4}, 0, 1},
-    {"dice", &ignores, 3, {2, 1500, 5}, 0, 1},
-    {"max_pool", &halves, 3, {3, 7, 9}, 0, 0}, /* odd sizes: rows and columns in no window, rows at every alignment */
-    {"max_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
-    {"max_pool", &halves, 3, {1, 5, 3}, 0, 0},
-    {"max_pool", &overlapping, 3, {3, 7, 9}, 0, 0},
-    {"max_pool", &overlapping, 4, {2, 2, 6, 16}, 0, 0},
-    {"avg_pool", &halves, 3, {3, 7, 9}, 0, 0},
-    {"avg_pool", &halves, 4, {2, 2, 6, 16}, 0, 0},
-    {"avg_pool", &halves, 3, {1, 5, 3}, 0, 0},
-    {"avg_pool", &overlapping, 3, {3, 7, 9}, 0, 0},
-};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
-
-static remat_sample sample_of(const long_shape *s) {
-    remat_sample sample = {.name = "long", .attr = s->attr};
-    for (int i = 0; i < REMAT_MAX_INPUTS; i++) sample.x[i].rank = -1;
-    sample.x[0] = rm_desc_make(REMAT_F32, (int)s->rank, s->dim);
-    for (int i = 1; i <= s->vectors; i++) sample.x[i] = rm_desc_make(REMAT_F32, 1, &s->dim[1]);
-    if (s->targets) sample.x[1] = rm_desc_make(REMAT_I32, (int)s->rank - 1, s->dim);
-    return sample;
-}
 
 static void run(const remat_op *op, rm_op_outputs *out) {
     rm_op_setup setup = {.op = op, .threads = 1};
@@ -98,15 +25,11 @@ static void run(const remat_op *op, rm_op_outputs *out) {
     ck_assert_msg(!wrong, "%s: %s", op->name, wrong);
 }
 
-/* Both sides add in double, and then round a few times: by `unit` of the largest number each time. */
 static void expect_near(const rm_op_array *here, const rm_op_array *there, const char *op, const char *what) {
-    double largest = 0;
     ck_assert_int_eq(here->count, there->count);
-    for (int64_t i = 0; i < here->count; i++) largest = fmax(largest, fabs(here->value[i]));
-    for (int64_t i = 0; i < here->count; i++)
-        ck_assert_msg(fabs(here->value[i] - there->value[i]) <= 16 * FLT_EPSILON * largest,
-                      "%s: element %lld of %s is %.9g, not %.9g", op, (long long)i, what, there->value[i],
-                      here->value[i]);
+    const int64_t i = long_row_difference(here, there);
+    ck_assert_msg(i < 0, "%s: element %lld of %s is %.9g, not %.9g", op, (long long)i, what, i < 0 ? 0 : there->value[i],
+                  i < 0 ? 0 : here->value[i]);
 }
 
 static void expect_same(const rm_op_array *a, const rm_op_array *b, const char *op, int order) {
@@ -115,8 +38,8 @@ static void expect_same(const rm_op_array *a, const rm_op_array *b, const char *
 }
 
 START_TEST(long_rows_match_the_cpu_in_any_order) {
-    const remat_sample sample = sample_of(&shapes[_i]);
-    remat_op cpu = *rm_op_find(shapes[_i].op), cuda = emulated(&cpu);
+    const remat_sample sample = long_row_sample(&long_rows[_i]);
+    remat_op cpu = *rm_op_find(long_rows[_i].op), cuda = emulated(&cpu);
     rm_op_outputs here, there, other;
     cpu.samples = cuda.samples = &sample, cpu.n_samples = cuda.n_samples = 1;
     run(&cpu, &here), run(&cuda, &there);
@@ -381,7 +304,7 @@ END_TEST
 int main(void) {
     rm_op_queue = &rm_emulated_queue;
     TCase *rows = tcase_create("rows"), *statistics = tcase_create("statistics");
-    tcase_add_loop_test(rows, long_rows_match_the_cpu_in_any_order, 0, SHAPES);
+    tcase_add_loop_test(rows, long_rows_match_the_cpu_in_any_order, 0, LONG_ROWS);
     tcase_add_test(rows, bits_do_not_depend_on_addresses);
     tcase_add_loop_test(rows, pools_have_the_bits_of_the_cpu, 0, 14);
     tcase_add_loop_test(rows, dice_of_held_pixels_has_the_bits_of_others, 2, 5);

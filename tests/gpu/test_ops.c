@@ -1,5 +1,6 @@
 /* test_ops.c: compares every op and optimizer on a real device with its definition on the CPU: everything that
- * rm_op_check_again tests, with its tolerances (NaN fails). The device's own queue launches the kernels (on_device.h).
+ * rm_op_check_again tests, with its tolerances (NaN fails), and rows and channels longer than its samples' (long_rows.h), for
+ * which there are other kernels. The device's own queue launches the kernels (on_device.h).
  *
  *     gpu_test_ops [--device=cuda] [--small] [--few-elements] [--op=NAME]
  *     gpu_test_ops --list
@@ -11,9 +12,10 @@
  * --device=cpu tests this program. Exits with 77 without such a device. */
 #include <math.h>
 
+#include "ops/check/op_check.h"
+#include "tests/cuda/long_rows.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/skip.h"
-#include "ops/check/op_check.h"
 
 static int failures;
 
@@ -30,11 +32,47 @@ static bool has_kernels(const remat_op *op) {
     return api->runs(op, REMAT_FORWARD) && api->runs(op, REMAT_BACKWARD);
 }
 
+static const char *run_once(const remat_op *op, rm_op_outputs *out) {
+    rm_op_setup setup = {.op = op, .threads = 1};
+    rm_op_inputs in;
+    rm_op_inputs_make(&setup, 21, &in);
+    const char *wrong = rm_op_run(&setup, &in, out);
+    rm_op_inputs_free(&in);
+    return wrong;
+}
+
+/* NULL, or what is wrong. */
+static const char *check_long_row(const long_row *row) {
+    static char text[120];
+    const remat_sample sample = long_row_sample(row);
+    remat_op op = *rm_op_find(row->op);
+    rm_op_outputs here = {0}, there = {0};
+    op.samples = &sample, op.n_samples = 1;
+    const char *wrong = run_once(&op, &here), *on_gpu = run_once(on_device(&op), &there), *why = on_device_complaint();
+    if (!wrong) wrong = why ? why : on_gpu;
+    for (int i = -1; i < 2 * REMAT_MAX_INPUTS && !wrong; i++) {
+        const int input = i % REMAT_MAX_INPUTS, buffer = i >= REMAT_MAX_INPUTS;
+        const rm_op_array *a = i < 0 ? &here.y : buffer ? &here.buffer[input] : &here.dx[input];
+        const rm_op_array *b = i < 0 ? &there.y : buffer ? &there.buffer[input] : &there.dx[input];
+        const int64_t at = long_row_difference(a, b);
+        if (at < 0) continue;
+        snprintf(text, sizeof text, "long rows (%lld,%lld ..): element %lld of %s is %.9g, not %.9g", (long long)row->dim[0],
+                 (long long)row->dim[1], (long long)at, i < 0 ? "y" : buffer ? "a buffer" : rm_op_dx_name[input],
+                 b->value[at], a->value[at]);
+        wrong = text;
+    }
+    rm_op_outputs_free(&here), rm_op_outputs_free(&there);
+    return wrong;
+}
+
 static void check_op(const remat_op *op) {
     remat_op_report report;
     int64_t calls = on_device_now()->calls;
     remat_status status = rm_op_check_again(on_device(op), rm_op_find_f64(op->name), &report);
     const char *why = on_device_complaint();
+    if (!status && !why)
+        for (int i = 0; i < LONG_ROWS && !why; i++)
+            if (!strcmp(long_rows[i].op, op->name)) why = check_long_row(&long_rows[i]);
     if (status || why) {
         fail(op->name, why ? why : remat_last_error());
         return;

@@ -1,5 +1,6 @@
 /* test_products.c: matrix products on a real GPU (docs/notes/cuda.md), in each precision: near those in double
- * precision, repeatable, and with rows_like the bits of few rows alone. It also prints speeds, which show whether
+ * precision, repeatable, and with rows_like the bits of few rows alone; and the batches of attention, whose matrices are
+ * interleaved. It also prints speeds, which show whether
  * the library can multiply a tile's rows at once (then they are near those of the product without rows_like). A line
  * ends with the algorithm's numbers (CUBLASLT_ALGO_CONFIG_ID and so on) and its precision.
  *
@@ -45,10 +46,10 @@ static void check(remat_status status) {
     if (status) printf("%s\n", remat_last_error()), exit(EXIT_FAILURE);
 }
 
-static void make_arrays(const shape *s, arrays *x) {
-    int64_t m = s->rows * s->blocks, bytes = 0;
+static void make_arrays(int64_t a, int64_t b, int64_t c, arrays *x) {
+    int64_t bytes = 0;
     uint64_t random = 1;
-    const int64_t count[ARRAYS] = {m * s->k, s->n * s->k, m * s->n, m * s->n, m * s->n};
+    const int64_t count[ARRAYS] = {a, b, c, c, c};
     for (int i = 0; i < ARRAYS; i++) bytes += (count[i] * 4 + 255) / 256 * 256;
     check(api->block_create(device, (uint64_t)bytes, &block));
     uint64_t at = 0;
@@ -73,9 +74,9 @@ static void free_arrays(arrays *x) {
 }
 
 /* Rows [first, first + rows). */
-static void multiply(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like, int into) {
-    const rm_cuda_queue *q = (const rm_cuda_queue *)queue; /* the launchers' view of it */
-    const rm_cuda_product p = {.a = x->there[A] + first * s->k,
+static rm_cuda_product product_of(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like,
+                                  int into) {
+    return (rm_cuda_product){.a = x->there[A] + first * s->k,
                                .b = x->there[B],
                                .c = x->there[into] + first * s->n,
                                .m = rows,
@@ -87,7 +88,11 @@ static void multiply(const shape *s, const arrays *x, int64_t first, int64_t row
                                .rows_like = rows_like,
                                .transpose_b = s->transpose_b,
                                .add = s->add};
-    q->multiply(q, &p);
+}
+static void make(const rm_cuda_product *p) { ((const rm_cuda_queue *)queue)->multiply((const rm_cuda_queue *)queue, p); }
+static void multiply(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like, int into) {
+    const rm_cuda_product p = product_of(s, x, first, rows, rows_like, into);
+    make(&p);
 }
 
 static void begin_again(const arrays *x, int into) {
@@ -104,29 +109,30 @@ static void expect_same(const char *name, const arrays *x, const char *what) {
     failures++;
 }
 
-/* Checks a sample of elements. Operands are rounded by 2^-11 in TF32, and by 2^-8 in bf16. */
-static void expect_near(const char *name, const shape *s, const arrays *x, rm_precision precision) {
+/* Checks a sample of C's elements. Operands are rounded by 2^-11 in TF32, and by 2^-8 in bf16. */
+static void expect_near(const char *name, const rm_cuda_product *p, const arrays *x, rm_precision precision) {
     static const double unit[RM_PRECISIONS] = {0x1p-24, 0x1p-10, 0x1p-7};
-    int64_t step = x->count[C] / 997 + 1;
-    for (int64_t at = 0; at < x->count[C]; at += step) {
-        int64_t i = at / s->n, j = at % s->n;
-        double sum = s->add ? (double)x->here[BEFORE][at] : 0, size = fabs(sum);
-        for (int64_t t = 0; t < s->k; t++) {
-            double term =
-                (double)x->here[A][i * s->k + t] * (double)x->here[B][s->transpose_b ? j * s->k + t : t * s->n + j];
+    const int64_t batch = p->batch > 1 ? p->batch : 1, each = p->m * p->n, step = batch * each / 997 + 1;
+    for (int64_t at = 0; at < batch * each; at += step) {
+        const int64_t l = at / each, i = at % each / p->n, j = at % p->n, to = l * p->stride_c + i * p->ldc + j;
+        const float *a = x->here[A] + l * p->stride_a, *b = x->here[B] + l * p->stride_b;
+        double sum = p->add ? (double)x->here[BEFORE][to] : 0, size = fabs(sum);
+        for (int64_t t = 0; t < p->k; t++) {
+            double term = (double)a[p->transpose_a ? t * p->lda + i : i * p->lda + t] *
+                          (double)b[p->transpose_b ? j * p->ldb + t : t * p->ldb + j];
             sum += term;
             size += fabs(term);
         }
-        double allowed = size * (2 * unit[precision] + (double)(s->k + 1) * 0x1p-24);
-        if (fabs((double)x->here[C][at] - sum) <= allowed) continue;
-        printf("%s FAILED: element %lld is %.9g, not %.9g\n", name, (long long)at, (double)x->here[C][at], sum);
+        double allowed = size * (2 * unit[precision] + (double)(p->k + 1) * 0x1p-24);
+        if (fabs((double)x->here[C][to] - sum) <= allowed) continue;
+        printf("%s FAILED: element %lld is %.9g, not %.9g\n", name, (long long)to, (double)x->here[C][to], sum);
         failures++;
         return;
     }
 }
 
 /* Microseconds of the fastest of five calls; 0: no timers. */
-static double time_of(const shape *s, const arrays *x, int64_t rows_like) {
+static double time_of(const rm_cuda_product *p) {
     rm_event *from, *to;
     double best = 1e30;
     if (!api->timer_create) return 0;
@@ -134,7 +140,7 @@ static double time_of(const shape *s, const arrays *x, int64_t rows_like) {
     check(api->timer_create(device, &to));
     for (int i = 0; i < 5; i++) {
         api->event_record(queue, from);
-        multiply(s, x, 0, s->rows * s->blocks, rows_like, C);
+        make(p);
         api->event_record(queue, to);
         check(api->synchronize(queue));
         best = fmin(best, 1e-3 * (double)api->between_ns(from, to));
@@ -151,22 +157,65 @@ static void try_shape(const shape *s, rm_precision precision) {
     int64_t m = s->rows * s->blocks;
     snprintf(name, sizeof name, "%s (%lld x %lld, %lld, %lld)%s%s", rm_precision_names[precision], (long long)s->blocks,
              (long long)s->rows, (long long)s->n, (long long)s->k, s->transpose_b ? " B'" : "", s->add ? " +" : "");
-    make_arrays(s, &x);
+    make_arrays(m * s->k, s->n * s->k, m * s->n, &x);
     begin_again(&x, C);
     multiply(s, &x, 0, m, s->rows, C);
     begin_again(&x, OTHER);
     for (int64_t b = 0; b < s->blocks; b++) multiply(s, &x, b * s->rows, s->rows, 0, OTHER);
     read_back(&x, C), read_back(&x, OTHER);
     api->products(device, &known); /* the algorithm of both */
-    expect_near(name, s, &x, precision);
+    const rm_cuda_product rows = product_of(s, &x, 0, m, s->rows, C), whole = product_of(s, &x, 0, m, 0, C);
+    expect_near(name, &rows, &x, precision);
     expect_same(name, &x, "rows differ from those of their timestep's product");
     begin_again(&x, OTHER);
     multiply(s, &x, 0, m, s->rows, OTHER);
     read_back(&x, OTHER);
     expect_same(name, &x, "the second product differs");
-    double like = time_of(s, &x, s->rows), alone = time_of(s, &x, 0);
+    double like = time_of(&rows), alone = time_of(&whole);
     printf("%-40s rows as alone: %9.1f us, %6.2f TFLOP/s; for itself: %9.1f us; %s\n", name, like,
            2e-6 * (double)m * (double)s->n * (double)s->k / (like + 1e-9), alone, known.latest);
+    fflush(stdout);
+    free_arrays(&x);
+}
+
+/* The heads of attention, whose q, k and y are interleaved: (rows,heads,width), (keys,heads,width). A single head makes the
+ * products of a linear layer: y, the gradient of x, and that of the weights. */
+typedef struct {
+    int64_t heads, rows, keys, width;
+} heads;
+static const heads batches[] = {{24, 512, 1024, 64}, {12, 512, 512, 128}, {5, 37, 61, 24}, {1, 8192, 3072, 768}};
+static const heads small_batches[] = {{3, 5, 7, 4}};
+enum { SCORES, RESULTS, KEY_GRADIENTS, BATCHES }; /* q k^T, p v, dp^T q */
+
+static rm_cuda_product batch_of(const heads *h, int which, const arrays *x, int into) {
+    const int64_t apart = h->heads * h->width, each = h->rows * h->keys;
+    rm_cuda_product p = {.a = x->there[A], .b = x->there[B], .c = x->there[into], .batch = h->heads};
+    p.m = which == KEY_GRADIENTS ? h->keys : h->rows, p.n = which == SCORES ? h->keys : h->width;
+    p.k = which == SCORES ? h->width : which == RESULTS ? h->keys : h->rows;
+    p.transpose_a = which == KEY_GRADIENTS, p.transpose_b = which == SCORES;
+    p.lda = which == SCORES ? apart : h->keys, p.stride_a = which == SCORES ? h->width : each;
+    p.ldb = apart, p.stride_b = h->width;
+    p.ldc = which == SCORES ? h->keys : apart, p.stride_c = which == SCORES ? each : h->width;
+    return p;
+}
+
+static void try_batch(const heads *h, int which, rm_precision precision) {
+    static const char *const what[BATCHES] = {"scores", "results", "gradients of keys"};
+    char name[96];
+    arrays x;
+    rm_products known;
+    const int64_t q = h->heads * h->rows * h->width, k = h->heads * h->keys * h->width, p = h->heads * h->rows * h->keys;
+    snprintf(name, sizeof name, "%s %lld heads, (%lld,%lld), %lld: %s", rm_precision_names[precision],
+             (long long)h->heads, (long long)h->rows, (long long)h->keys, (long long)h->width, what[which]);
+    make_arrays(which == SCORES ? q : p, which == KEY_GRADIENTS ? q : k, which == SCORES ? p : which == RESULTS ? q : k, &x);
+    const rm_cuda_product product = batch_of(h, which, &x, C), again = batch_of(h, which, &x, OTHER);
+    make(&product), make(&again);
+    read_back(&x, C), read_back(&x, OTHER);
+    api->products(device, &known);
+    expect_near(name, &product, &x, precision);
+    expect_same(name, &x, "the second batch differs");
+    const double us = time_of(&product), work = 2e-6 * (double)(p * h->width);
+    printf("%-52s %9.1f us, %6.2f TFLOP/s; %s\n", name, us, work / (us + 1e-9), known.latest);
     fflush(stdout);
     free_arrays(&x);
 }
@@ -192,6 +241,8 @@ int main(int argc, char **argv) {
         const shape *list = small ? small_shapes : shapes;
         size_t n = small ? sizeof small_shapes / sizeof *list : sizeof shapes / sizeof *list;
         for (size_t i = 0; i < n; i++) try_shape(&list[i], p);
+        for (size_t i = 0; i < (small ? 1 : sizeof batches / sizeof *batches); i++)
+            for (int which = 0; which < BATCHES; which++) try_batch(small ? small_batches : &batches[i], which, p);
         rm_products known;
         api->products(device, &known);
         if (known.in_fp32)
