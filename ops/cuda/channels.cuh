@@ -1,5 +1,6 @@
 /* channels.cuh: sums over all elements of each channel of x (outer,channels,inner): statistics, and gradients of gains
- * and biases. With inner 1 these are the columns of a matrix. Entry points: rm_launch_channels, rm_launch_add_columns.
+ * and biases. With inner 1 these are the columns of a matrix. Entry points: rm_launch_channels, rm_launch_add_columns; and
+ * rm_launch_repeat_row, for biases themselves.
  *
  * Blocks read each element once. A channel's elements are dealt to `parts` blocks, so that few channels occupy the whole
  * GPU, too; then a thread joins the parts in order. If inner is 1, a warp reads 32 adjacent channels, otherwise the
@@ -170,6 +171,22 @@ struct rm_channel_sums {
 static inline void rm_launch_add_columns(const void *queue, int64_t rows, int64_t n, int64_t ld, const float *x,
                                          float *out) {
     rm_launch_channels(queue, rm_channel_sums{x, out}, rows, n, 1, ld);
+}
+
+/* Sets every row of y (rows,n) to `row`: the biases, before a product is added. */
+static __global__ void rm_repeat_row(int64_t count, int64_t n, const float *row, float *y) {
+    RM_EACH_FOUR(i, count) {
+        rm_four four;
+        int64_t at = i - rm_row_of(i, n) * n;
+        RM_UNROLL for (int k = 0; k < 4; k++) {
+            four.v[k] = row[at];
+            at = at + 1 < n ? at + 1 : 0;
+        }
+        rm_store_four(y + i, count - i, four);
+    }
+}
+static inline void rm_launch_repeat_row(const void *queue, int64_t rows, int64_t n, const float *row, float *y) {
+    RM_LAUNCH_FOURS(rm_repeat_row, rows * n, queue, rows * n, n, row, y);
 }
 
 #endif

@@ -16,7 +16,7 @@ typedef struct {
 /* A thread draws four numbers from one counter. */
 static __global__ void drop(int64_t n, map m, const float *in, float *out) {
     RM_EACH(job, n) {
-        int64_t t = job / m.quads, quad = job % m.quads, at = t * m.width, from = 4 * quad;
+        int64_t t = rm_row_of(job, m.quads), quad = job - t * m.quads, at = t * m.width, from = 4 * quad;
         rm_philox draw = rm_random4(m.key.seed, m.key.step, m.key.node, (uint32_t)(m.t0 + t), (uint32_t)quad);
         rm_four x = rm_load_four(in + at + from, m.width - from);
         RM_UNROLL for (int k = 0; k < 4; k++) x.v[k] = rm_dropout(x.v[k], draw.word[k], m.threshold, m.scale);

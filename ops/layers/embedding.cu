@@ -2,7 +2,10 @@
 #include "ops/cuda/scatter.cuh"
 
 static __global__ void gather(int64_t n, int64_t c, const int32_t *token, const float *weight, float *y) {
-    RM_EACH(i, n) y[i] = weight[token[i / c] * c + i % c];
+    RM_EACH(i, n) {
+        int64_t row = rm_row_of(i, c);
+        y[i] = weight[token[row] * c + i - row * c];
+    }
 }
 
 void rm_embedding_forward_cuda(const remat_call *call) {

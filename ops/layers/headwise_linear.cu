@@ -3,10 +3,6 @@
 
 enum { X, W, B };
 
-static __global__ void repeat_row(int64_t count, int64_t n, const float *row, float *y) {
-    RM_EACH(i, count) y[i] = row[i % n];
-}
-
 /* As in headwise_linear.c. */
 typedef struct {
     int64_t rows, heads, n, c;
@@ -28,7 +24,7 @@ void rm_headwise_linear_forward_cuda(const remat_call *call) {
     float *y = (float *)call->y.data;
     const shape s = shape_of(call);
     int64_t wide = s.heads * s.n;
-    if (b) RM_LAUNCH_EACH(repeat_row, s.rows * wide, call->queue, s.rows * wide, wide, b, y);
+    if (b) rm_launch_repeat_row(call->queue, s.rows, wide, b, y);
     for (int64_t h = 0; h < s.heads; h++) {
         rm_cuda_product product = {};
         product.a = x + h * s.c, product.b = w + h * s.n * s.c, product.c = y + h * s.n; /* y = x w^T + b */

@@ -3,10 +3,6 @@
 
 enum { X, W, B };
 
-static __global__ void repeat_row(int64_t count, int64_t n, const float *row, float *y) {
-    RM_EACH(i, count) y[i] = row[i % n];
-}
-
 static void multiply(const remat_call *call, rm_cuda_product product) {
     const rm_cuda_queue *queue = (const rm_cuda_queue *)call->queue;
     queue->multiply(queue, &product);
@@ -31,7 +27,7 @@ void rm_linear_forward_cuda(const remat_call *call) {
     float *y = (float *)call->y.data;
     const shape s = shape_of(call);
     rm_cuda_product product = {};
-    if (b) RM_LAUNCH_EACH(repeat_row, s.rows * s.n, call->queue, s.rows * s.n, s.n, b, y);
+    if (b) rm_launch_repeat_row(call->queue, s.rows, s.n, b, y);
     product.a = x, product.b = w, product.c = y; /* y = x w^T + b */
     product.m = s.rows, product.n = s.n, product.k = s.c;
     product.lda = s.c, product.ldb = s.ld, product.ldc = s.n;

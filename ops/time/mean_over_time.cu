@@ -11,7 +11,7 @@ static __global__ void forward(int64_t width, int64_t steps, double total, const
 }
 
 static __global__ void backward(int64_t n, int64_t width, float total, const float *dy, float *dx) {
-    RM_EACH(i, n) dx[i] = dy[i % width] / total; /* y = sum over t of x[t] / T */
+    RM_EACH(i, n) dx[i] = dy[i - rm_row_of(i, width) * width] / total; /* y = sum over t of x[t] / T */
 }
 
 static double divisor(const remat_call *call) {
