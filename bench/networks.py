@@ -21,7 +21,8 @@ Python with PyTorch, torchvision and NumPy: --python, or $REMAT_TORCH_PYTHON, or
 On a GPU (--device=cuda) the sizes are those that are trained there: ResNets on 64 images of 224 x 224, 1000 classes; a GPT-2 with 12 blocks
 of 768, 12 heads, T = 1024, a batch of 8; a U-Net with 64 to 1024 channels on 4 images of 512 x 512. The default rows are resnet50, gpt2
 and unet, and PyTorch is compiled, too. Precisions are those of bench/gpu.py: bf16 is autocast. Two warm-up steps do not count. Memory is the
-card's (bench/gpu.py). Nothing is started after --seconds.
+card's (bench/gpu.py). Nothing is started after --seconds, so all rows are first trained with everything kept, by Remat and by eager
+PyTorch, then by compiled PyTorch, and then in the other ways.
 """
 import argparse
 import ctypes
@@ -46,6 +47,8 @@ SIZES = {  # DEPTH, CHANNELS, PLANE, SCANS, KINDS are the U-Net's
                  DEPTH=2, CHANNELS=4, PLANE=16, SCANS=2, KINDS=2, WARM=2),
 }
 ROWS = {"cpu": "resnet18,resnet50,gpt2,unet", "cuda": "resnet50,gpt2,unet"}
+FIRST = ("Remat, all kept", "PyTorch")  # the comparison that matters most
+WAVES = {"cpu": [None], "cuda": [FIRST, ("PyTorch, compiled, budget 1",), None]}  # None: all others
 
 
 def set_sizes(name):
@@ -267,52 +270,63 @@ def make_files(folder, python):
     return files
 
 
-def ways_of(args, row, precision, files):
-    """Functions that run one process each, by name."""
-    ways = {}
-    if args.torch:
+class Comparison:
+    """The ways to train one row in one precision: functions that run a process each, and what they found, by name."""
+
+    def __init__(self, args, row, precision, files):
+        self.args, self.row, self.precision, self.files, self.found = args, row, precision, files, {}
+        self.ways = {FIRST[0]: lambda: run_remat(args, row, precision, files, [])}
+        if not args.torch:
+            return
         one = dict(args=args, row=row, precision=precision)
         channels_last = row != "gpt2" and (run_torch(**one, channels_last=True).get("seconds", 1e9) <
                                            run_torch(**one).get("seconds", 1e9))
-        ways["PyTorch"] = lambda: run_torch(**one, channels_last=channels_last)
-        ways["PyTorch, checkpoints"] = lambda: run_torch(**one, checkpoint=True, channels_last=channels_last)
+        self.ways[FIRST[1]] = lambda: run_torch(**one, channels_last=channels_last)
+        self.ways["PyTorch, checkpoints"] = lambda: run_torch(**one, checkpoint=True, channels_last=channels_last)
         for budget in (1, 0.5) if args.compiled else ():
-            ways[f"PyTorch, compiled, budget {budget}"] = lambda budget=budget: run_torch(
+            self.ways[f"PyTorch, compiled, budget {budget}"] = lambda budget=budget: run_torch(
                 **one, channels_last=channels_last, budget=budget)
-    kept = run_remat(args, row, precision, files, [])
-    if "refused" in kept:
-        return {**ways, "Remat, all kept": lambda: kept}
-    least, budgets = least_mib(args, row, precision, files), {"all kept": None}
-    for name, share in (("half", 0.5), ("quarter", 0.25)):
-        budget = kept["budgeted_mib"] - kept["activations_mib"] * (1 - share)
-        budgets[f"{name} of the activations" if budget > least else f"{name}: below the least; that"] = max(budget, least * 1.001)
-    for name, mib in budgets.items():
-        flags = ["--checkpoint=optimal", f"--memory-budget={int(mib * 2**20)}"] if mib else []
-        ways["Remat, " + name] = lambda flags=flags: run_remat(args, row, precision, files, flags)
-    first = ("Remat, all kept", "PyTorch")  # the comparison that matters most if time runs out; compiling takes the longest
-    return dict(sorted(ways.items(), key=lambda way: (way[0] not in first, "compiled" in way[0])))
+
+    def add_budgets(self):
+        job = self.args, self.row, self.precision, self.files
+        kept = next(iter(self.found.get(FIRST[0], [])), None) or self.ways[FIRST[0]]()
+        if "refused" in kept:
+            return
+        least = least_mib(*job)
+        for name, share in (("half", 0.5), ("quarter", 0.25)):
+            budget = kept["budgeted_mib"] - kept["activations_mib"] * (1 - share)
+            name += " of the activations" if budget > least else ": below the least; that"
+            flags = ["--checkpoint=optimal", f"--memory-budget={int(max(budget, least * 1.001) * 2**20)}"]
+            self.ways["Remat, " + name] = lambda flags=flags: run_remat(*job, flags)
+
+    def measure(self, names):
+        """Their medians. names: None means all that are not measured yet."""
+        if not names:
+            self.add_budgets()
+            others = [name for name in self.ways if name not in self.found]
+            names = sorted(others, key=lambda name: (name not in FIRST, "compiled" in name))  # compiling takes the longest
+        names = [name for name in names if name in self.ways]
+        for name in names * self.args.rounds:
+            runs = self.found.setdefault(name, [])
+            if gpu.left(self.args) > 0:
+                runs.append(self.ways[name]())
+        losses = {json.dumps(run["loss"]) for runs in self.found.values() for run in runs if "loss" in run}
+        assert len(losses) <= 1, f"{self.row}: Remat's losses differ from plan to plan"
+        medians = {name: self.median(name) for name in names}
+        return {name: one for name, one in medians.items() if one}
+
+    def median(self, name):
+        """None, with a reason on the screen, if it never ran to its end."""
+        runs = self.found.get(name, [])
+        done = [run for run in runs if "seconds" in run]
+        if done:
+            return {key: statistics.median(run[key] for run in done) for key in ("seconds", "mib")}
+        complaint = runs[0]["refused"].strip().splitlines()[-1:] if runs else ["no time was left"]
+        print(f"({self.row} {self.precision}: {name}: {(complaint or ['?'])[0][:160]})", flush=True)
+        return None
 
 
-def measure(args, row, precision, files):
-    ways = ways_of(args, row, precision, files)
-    found = {name: [] for name in ways}
-    for _ in range(args.rounds):
-        for name, way in ways.items():
-            if gpu.left(args) > 0:
-                found[name].append(way())
-    losses = {json.dumps(run["loss"]) for name, runs in found.items() for run in runs if "loss" in run}
-    assert len(losses) <= 1, f"{row}: Remat's losses differ from plan to plan"
-    said = {name: [run for run in runs if "seconds" in run] for name, runs in found.items()}
-    for name, runs in found.items():
-        if not said[name]:
-            complaint = runs[0]["refused"].strip().splitlines()[-1:] if runs else ["no time was left"]
-            print(f"({row} {precision}: {name}: {(complaint or ['?'])[0][:160]})", flush=True)
-    return {name: {key: statistics.median(run[key] for run in runs)
-                   for key in ("seconds", "mib")} for name, runs in said.items() if runs}
-
-
-def show(row, precision, found):
-    peer = found.get("PyTorch")
+def show(row, precision, found, peer):
     print(f"| {row}, {precision} | s a step | of PyTorch's | MiB | of PyTorch's |\n|---|--:|--:|--:|--:|")
     for name, one in found.items():
         of = [f"{one[key] / peer[key]:.2f}" if peer else "" for key in ("seconds", "mib")]
@@ -351,19 +365,23 @@ def main():
     if args.job:
         return torch_process(json.loads(args.job))
     complete(args)
-    results = {}
+    comparisons, results = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         files = make_files(folder, args.python)
-        for precision in args.precisions.split(","):
-            for row in args.rows.split(","):
-                if gpu.left(args) <= 0:
-                    print(f"(not reached: {row} {precision})", flush=True)
-                    continue
-                found = results[f"{row} {precision}"] = measure(args, row, precision, files)
-                show(row, precision, found)
-                if args.json:
-                    with open(args.json, "w") as file:
-                        json.dump(results, file, indent=1)
+        work = [(row, precision) for precision in args.precisions.split(",") for row in args.rows.split(",")]
+        for row, precision, names in [(*one, names) for names in WAVES[args.device] for one in work]:
+            if gpu.left(args) <= 0:
+                print(f"(not reached: {row} {precision}: {', '.join(names or ['the others'])})", flush=True)
+                continue
+            if (row, precision) not in comparisons:
+                comparisons[row, precision] = Comparison(args, row, precision, files)
+            found = comparisons[row, precision].measure(names)
+            results.setdefault(f"{row} {precision}", {}).update(found)
+            if found:
+                show(row, precision, found, results[f"{row} {precision}"].get(FIRST[1]))
+            if args.json:
+                with open(args.json, "w") as file:
+                    json.dump(results, file, indent=1)
 
 
 if __name__ == "__main__":

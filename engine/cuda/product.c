@@ -466,7 +466,8 @@ void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product
     for (int64_t left = product->batch; left > MOST_BATCH; left -= MOST_BATCH, part.batch = left) {
         part.batch = MOST_BATCH;
         multiply((rm_queue *)(uintptr_t)shown, &part);
-        part.a += MOST_BATCH * part.stride_a, part.b += MOST_BATCH * part.stride_b, part.c += MOST_BATCH * part.stride_c;
+        part.a += MOST_BATCH * part.stride_a, part.b += MOST_BATCH * part.stride_b,
+            part.c += MOST_BATCH * part.stride_c;
     }
     multiply((rm_queue *)(uintptr_t)shown, &part);
 }

@@ -113,7 +113,8 @@ typedef struct {
 /* A thread drops four weights. in and out may be the same. */
 static __global__ void drop(int64_t jobs, shape s, block b, mask m, const float *in, float *out) {
     RM_EACH(job, jobs) {
-        int64_t row = rm_row_of(job, m.groups), group = job - row * m.groups, at = row * b.keys, i_head = rm_row_of(row, b.rows);
+        int64_t row = rm_row_of(job, m.groups), group = job - row * m.groups, at = row * b.keys,
+                i_head = rm_row_of(row, b.rows);
         rm_philox draw = rm_random4(m.key.seed, m.key.step, m.key.node, (uint32_t)(b.from + row - i_head * b.rows),
                                     (uint32_t)(head_of(s, b, i_head) * m.all + m.before + group));
         for (int64_t i = 0, j = 4 * group; i < 4 && j + i < b.keys; i++)

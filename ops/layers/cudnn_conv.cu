@@ -30,8 +30,10 @@ struct alignas(8) four_halves {
 static __device__ inline rm_four load_halves(const uint16_t *x, int64_t left) {
     four_halves halves = {};
     rm_four four;
-    if (left >= 4) halves = *(const four_halves *)x;
-    else RM_UNROLL for (int k = 0; k < 4; k++) if (k < left) halves.v[k] = x[k];
+    if (left >= 4)
+        halves = *(const four_halves *)x;
+    else
+        RM_UNROLL for (int k = 0; k < 4; k++) if (k < left) halves.v[k] = x[k];
     RM_UNROLL for (int k = 0; k < 4; k++) four.v[k] = from_bf16(halves.v[k]);
     return four;
 }
@@ -41,8 +43,10 @@ static __global__ void round_to_bf16(int64_t n, const float *from, uint16_t *to)
         const rm_four four = rm_load_four(from + i, n - i);
         four_halves halves;
         RM_UNROLL for (int k = 0; k < 4; k++) halves.v[k] = to_bf16(four.v[k]);
-        if (n - i >= 4) *(four_halves *)(to + i) = halves;
-        else RM_UNROLL for (int k = 0; k < 4; k++) if (i + k < n) to[i + k] = halves.v[k];
+        if (n - i >= 4)
+            *(four_halves *)(to + i) = halves;
+        else
+            RM_UNROLL for (int k = 0; k < 4; k++) if (i + k < n) to[i + k] = halves.v[k];
     }
 }
 

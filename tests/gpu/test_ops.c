@@ -56,8 +56,11 @@ static const char *check_long_row(const long_row *row) {
         const rm_op_array *b = i < 0 ? &there.y : buffer ? &there.buffer[input] : &there.dx[input];
         const int64_t at = long_row_difference(a, b);
         if (at < 0) continue;
-        snprintf(text, sizeof text, "long rows (%lld,%lld ..): element %lld of %s is %.9g, not %.9g", (long long)row->dim[0],
-                 (long long)row->dim[1], (long long)at, i < 0 ? "y" : buffer ? "a buffer" : rm_op_dx_name[input],
+        snprintf(text, sizeof text, "long rows (%lld,%lld ..): element %lld of %s is %.9g, not %.9g",
+                 (long long)row->dim[0], (long long)row->dim[1], (long long)at,
+                 i < 0    ? "y"
+                 : buffer ? "a buffer"
+                          : rm_op_dx_name[input],
                  b->value[at], a->value[at]);
         wrong = text;
     }

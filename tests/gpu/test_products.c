@@ -77,19 +77,21 @@ static void free_arrays(arrays *x) {
 static rm_cuda_product product_of(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like,
                                   int into) {
     return (rm_cuda_product){.a = x->there[A] + first * s->k,
-                               .b = x->there[B],
-                               .c = x->there[into] + first * s->n,
-                               .m = rows,
-                               .n = s->n,
-                               .k = s->k,
-                               .lda = s->k,
-                               .ldb = s->transpose_b ? s->k : s->n,
-                               .ldc = s->n,
-                               .rows_like = rows_like,
-                               .transpose_b = s->transpose_b,
-                               .add = s->add};
+                             .b = x->there[B],
+                             .c = x->there[into] + first * s->n,
+                             .m = rows,
+                             .n = s->n,
+                             .k = s->k,
+                             .lda = s->k,
+                             .ldb = s->transpose_b ? s->k : s->n,
+                             .ldc = s->n,
+                             .rows_like = rows_like,
+                             .transpose_b = s->transpose_b,
+                             .add = s->add};
 }
-static void make(const rm_cuda_product *p) { ((const rm_cuda_queue *)queue)->multiply((const rm_cuda_queue *)queue, p); }
+static void make(const rm_cuda_product *p) {
+    ((const rm_cuda_queue *)queue)->multiply((const rm_cuda_queue *)queue, p);
+}
 static void multiply(const shape *s, const arrays *x, int64_t first, int64_t rows, int64_t rows_like, int into) {
     const rm_cuda_product p = product_of(s, x, first, rows, rows_like, into);
     make(&p);
@@ -204,10 +206,15 @@ static void try_batch(const heads *h, int which, rm_precision precision) {
     char name[96];
     arrays x;
     rm_products known;
-    const int64_t q = h->heads * h->rows * h->width, k = h->heads * h->keys * h->width, p = h->heads * h->rows * h->keys;
+    const int64_t q = h->heads * h->rows * h->width, k = h->heads * h->keys * h->width,
+                  p = h->heads * h->rows * h->keys;
     snprintf(name, sizeof name, "%s %lld heads, (%lld,%lld), %lld: %s", rm_precision_names[precision],
              (long long)h->heads, (long long)h->rows, (long long)h->keys, (long long)h->width, what[which]);
-    make_arrays(which == SCORES ? q : p, which == KEY_GRADIENTS ? q : k, which == SCORES ? p : which == RESULTS ? q : k, &x);
+    make_arrays(which == SCORES ? q : p, which == KEY_GRADIENTS ? q : k,
+                which == SCORES    ? p
+                : which == RESULTS ? q
+                                   : k,
+                &x);
     const rm_cuda_product product = batch_of(h, which, &x, C), again = batch_of(h, which, &x, OTHER);
     make(&product), make(&again);
     read_back(&x, C), read_back(&x, OTHER);
