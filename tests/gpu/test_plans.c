@@ -9,8 +9,8 @@
  * --list prints the last three flags for each available combination, without a GPU; run.sh gives each its own
  * process.
  *
- * On a GPU also with recurrent layers and convolutions through cuDNN, if installed, and with products in tf32 and bf16, if supported;
- * these are not compared with the CPU's. --device=cpu tests this program, and the CPU's products in bf16, if
+ * On a GPU also with recurrent layers and convolutions through cuDNN, if installed, and with products in tf32 and bf16, if supported:
+ * their losses are near those of the CPU in fp32. --device=cpu tests this program, and the CPU's products in bf16, if
  * supported. Exits with 77 without such a device. */
 #include "engine/abi.h"
 #include "tests/gpu/skip.h"
@@ -45,10 +45,10 @@ static const policy policies[] = {
 };
 enum { POLICIES = sizeof policies / sizeof *policies };
 
-static int failures;
+static int failures, checked;
 
 /* Precision and kernels of a pass over all networks; cuDNN's recurrent layers do not support bf16. On a GPU --small uses
- * only the first two. */
+ * only the first two, unless a precision is given. */
 typedef struct {
     const char *precision, *cells;
 } kind;
@@ -74,11 +74,12 @@ static remat_value build(remat_graph *g, const subject *n) {
 
 /* ---- A run ------------------------------------------------------------------------------------------------------ */
 
-static remat_config configured(const char *device, const policy *how, int64_t tile) {
+/* Of cuDNN's layers only the convolutions know bf16. */
+static remat_config configured(const char *device, const subject *n, const policy *how, int64_t tile) {
     remat_config config = REMAT_CONFIG_INIT;
     config.device = device;
     config.precision = now.precision;
-    config.rnn_kernels = strcmp(device, "cpu") ? now.cells : "remat";
+    config.rnn_kernels = strcmp(device, "cpu") && !n->other ? now.cells : "remat";
     config.strategy = how->strategy;
     config.segments = how->segments;
     config.tile = tile;
@@ -149,7 +150,7 @@ static remat_status run(const char *device, const subject *n, const policy *how,
     *t = (trace){0};
     TRY(remat_graph_create(&g));
     remat_value loss = build(g, n);
-    remat_config config = configured(device, how, tile);
+    remat_config config = configured(device, n, how, tile);
     if (how->unrecorded) setenv("REMAT_CUDA_GRAPHS", "OFF", 1);
     if (!strcmp(now.cells, "remat")) setenv("REMAT_CUDA_CUDNN", "OFF", 1); /* convolutions by products */
     if (how->spill) config.memory_budget = tight_budget(g, loss, config);
@@ -179,18 +180,22 @@ static void report(const char *cell, const char *what, const char *wrong, const 
     fflush(stdout);
 }
 
-/* Float rounding, over a few hundred timesteps and STEPS updates: losses agree to five digits. TF32 is not
- * requested. */
+/* Float rounding, over a few hundred timesteps and STEPS updates: losses agree to five digits. Operands in TF32 have three
+ * digits, in bf16 two: the bounds are wide, and show only gross mistakes. */
 static void compare_with_cpu(const subject *n, const char *name, const policy *how, int64_t tile, const trace *there) {
+    const double allowed = !strcmp(now.precision, "fp32") ? 2e-5 : !strcmp(now.precision, "tf32") ? 1e-2 : 0.1;
+    const kind device = now;
     trace here;
+    now = kinds[0];
     remat_status status = run("cpu", n, how, tile, &here);
+    now = device;
     double most = 0;
     for (int step = 0; step < STEPS && !status; step++)
         most = fmax(most, fabs(here.loss[step] - there->loss[step]) / here.loss[step]);
-    bool good = !status && most <= 2e-5;
+    bool good = !status && most <= allowed;
     if (!good) failures++;
-    printf("%-6s beside the CPU: losses differ by %.1e at most%s\n", name, most,
-           good ? "" : "   FAILED: 2e-5 is allowed");
+    printf("%-6s beside the CPU: losses differ by %.1e at most", name, most);
+    printf(good ? "\n" : "   FAILED: %.0e is allowed\n", allowed);
     free(here.arrays);
 }
 
@@ -212,6 +217,7 @@ static void check(const char *device, const subject *n, int64_t tile) {
     else if (status)
         report(cell, "kept", remat_last_error(), &kept);
     if (status) return;
+    checked++;
     for (int i = 0; i < POLICIES; i++) {
         trace t;
         status = run(device, n, &policies[i], tile, &t);
@@ -221,7 +227,7 @@ static void check(const char *device, const subject *n, int64_t tile) {
         report(cell, policies[i].name, wrong, &t);
         free(t.arrays);
     }
-    if (!strcmp(now.precision, "fp32")) compare_with_cpu(n, cell, &keep, tile, &kept);
+    compare_with_cpu(n, cell, &keep, tile, &kept);
     free(kept.arrays);
 }
 
@@ -272,7 +278,7 @@ int main(int argc, char **argv) {
     const char *only = value_of(argc, argv, "--net=", NULL), *precision = value_of(argc, argv, "--precision=", NULL),
                *kernels = value_of(argc, argv, "--kernels=", NULL);
     bool small = has_flag(argc, argv, "--small");
-    int passes = small && strcmp(device, "cpu") ? SMALL_KINDS : KINDS;
+    int passes = small && strcmp(device, "cpu") && !precision ? SMALL_KINDS : KINDS;
     if (has_flag(argc, argv, "--list")) return list(passes);
     need_device(try_device(device));
     for (int i = 0; i < SUBJECTS * passes; i++) {
@@ -286,6 +292,7 @@ int main(int argc, char **argv) {
         else
             check_network(device, other_of(which), small);
     }
+    if (!failures && !checked) printf("skipped: nothing of this could be tried\n"), exit(SKIPPED);
     printf("plans on %s: %d failed\n", device, failures);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }
