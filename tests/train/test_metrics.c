@@ -140,6 +140,30 @@ START_TEST(metrics_of_other_runs_are_not_changed) {
 }
 END_TEST
 
+/* A file that also has lines of another run is refused. Lines that this run will not write again stay, also after a line that
+ * is not JSON. */
+START_TEST(nothing_is_lost_from_a_file_of_several_hands) {
+    static const char both[] = "{\"event\":\"plan\",\"run\":\"a\"}\n{\"event\":\"plan\",\"run\":\"b\"}\n";
+    static const char edited[] = "{\"event\":\"plan\",\"run\":\"a\"}\n\n{\"event\":\"step\",\"step\":1}\nnote\n"
+                                 "{\"event\":\"step\",\"step\":2}\n{\"event\":\"step\",\"step\":3}\nnote\n";
+    const rm_metrics_run goes_on = {.name = "a", .resumed_step = 2};
+    const char *path = make_file("both", both, sizeof both - 1);
+    ck_fails(rm_metrics_open(path, &goes_on, &metrics), REMAT_INVALID, "another run");
+    ck_ok(rm_metrics_close(&metrics));
+    need_events(path, 2);
+    path = make_file("edited", edited, sizeof edited - 1);
+    ck_ok(rm_metrics_open(path, &goes_on, &metrics));
+    ck_ok(rm_metrics_close(&metrics));
+    char left[sizeof edited] = "";
+    FILE *file = fopen(path, "r");
+    size_t bytes = fread(left, 1, sizeof edited - 1, file);
+    (void)fclose(file);
+    const size_t kept = (size_t)(strstr(edited, "\"step\":3") - edited) - strlen("{\"event\":\"step\",");
+    ck_assert_uint_eq(bytes, kept);
+    ck_assert_mem_eq(left, edited, kept);
+}
+END_TEST
+
 /* Evaluations are appended, also after an incomplete line of a killed one. They belong to no run, so no run continues
  * the file. */
 START_TEST(evaluations_are_appended) {
@@ -190,6 +214,7 @@ int main(void) {
     tcase_add_test(tests, non_finite_numbers_are_null);
     tcase_add_test(tests, resumed_run_continues_the_file);
     tcase_add_test(tests, metrics_of_other_runs_are_not_changed);
+    tcase_add_test(tests, nothing_is_lost_from_a_file_of_several_hands);
     tcase_add_test(tests, evaluations_are_appended);
     tcase_add_test(tests, two_runs_at_once_are_refused);
     tcase_add_test(tests, full_disk_is_reported);

@@ -38,13 +38,13 @@ static remat_status spare_others(rm_metrics *metrics) {
 
 /* The content of a metrics file. */
 typedef struct {
-    int64_t lines;   /* complete lines */
-    bool named, own; /* a run's name was found; this run's name was found */
-    bool runs;       /* a line belongs to a run, not to an evaluation without a run */
-    bool ended;      /* a run has ended after at least one step */
-    bool later;      /* a line is invalid, or this run will write it again */
-    int64_t keep;    /* bytes before the first such line */
-    int64_t whole;   /* bytes of all complete lines */
+    int64_t lines; /* complete lines */
+    bool other;    /* another run's name was found */
+    bool runs;     /* a line belongs to a run, not to an evaluation without a run */
+    bool ended;    /* a run has ended after at least one step */
+    bool later;    /* this run will write a line again */
+    int64_t keep;  /* bytes up to the last valid line before the first such line */
+    int64_t whole; /* bytes of all complete lines */
 } contents;
 
 static bool is(const char *text, const char *other) { return text && !strcmp(text, other); }
@@ -55,14 +55,12 @@ static void note(contents *c, const char *line, size_t length, const rm_metrics_
     const char *kind = json_string_value(json_object_get(event, "event"));
     const char *name = json_string_value(json_object_get(event, "run"));
     c->lines++;
-    c->named = c->named || name;
-    c->own = c->own || is(name, run->name);
+    c->other = c->other || (name && !is(name, run->name));
     c->runs = c->runs || name || !is(kind, "eval");
     c->whole += (int64_t)length;
     c->ended = c->ended || (is(kind, "end") && json_integer_value(json_object_get(event, "steps")) > 0);
-    c->later =
-        c->later || !event || is(kind, "end") || (json_is_integer(at) && json_integer_value(at) > run->resumed_step);
-    c->keep += c->later ? 0 : (int64_t)length;
+    c->later = c->later || is(kind, "end") || (json_is_integer(at) && json_integer_value(at) > run->resumed_step);
+    if (event && !c->later) c->keep = c->whole;
     json_decref(event);
 }
 
@@ -98,7 +96,7 @@ static remat_status add_evaluation(rm_metrics *metrics, const contents *c) {
 static remat_status go_on(rm_metrics *metrics, const rm_metrics_run *run) {
     contents c = look(metrics->file, run);
     if (!*run->name) return add_evaluation(metrics, &c);
-    bool own = run->resumed_step ? c.own || (c.runs && !c.named) : run->again && !c.ended;
+    bool own = run->resumed_step ? c.runs && !c.other : run->again && !c.ended;
     REQUIRE(!c.lines || own, INVALID,
             "%s holds the metrics of another run, so it was not changed: choose another name for --metrics, or remove "
             "it",
