@@ -232,6 +232,19 @@ START_TEST(data_of_another_shape_are_refused) {
 }
 END_TEST
 
+/* Without weights, flags have the defaults of another model, so no other message would help. */
+START_TEST(missing_weights_are_reported_first) {
+    ck_refuses(2, "no weights|--resume=DIR|--init=FILE", "predict");
+    ck_refuses(2, "no weights|--resume=DIR|--init=FILE", "eval --task=classify");
+    const char *text = make_text("text", 200), *state = in_scratch("st");
+    ck_runs("train --data=%s --seq-len=4 --hidden=5 --layers=1 --threads=1 --batch=2 --steps=1 --save=%s", text, state);
+    ck_refuses(2, "target|timestep", "predict --resume=%s --data=%s", state, text);
+    ck_refuses(2, "--data=FILE", "eval --resume=%s", state);
+    ck_runs("train --task=adding --seq-len=4 --hidden=5 --layers=1 --threads=1 --batch=2 --steps=1 --save=%s2", state);
+    ck_refuses(2, "predict|--device=null", "predict --resume=%s2 --device=null", state);
+}
+END_TEST
+
 int main(void) {
     TCase *tests = tcase_create("predict");
     tcase_add_test(tests, predicted_classes_match_eval);
@@ -241,5 +254,6 @@ int main(void) {
     tcase_add_test(tests, a_full_disk_keeps_the_earlier_file);
     tcase_add_test(tests, outputs_replace_what_a_link_points_to);
     tcase_add_test(tests, data_of_another_shape_are_refused);
+    tcase_add_test(tests, missing_weights_are_reported_first);
     return run_suite("train/predict", tests);
 }

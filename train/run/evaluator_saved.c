@@ -88,6 +88,7 @@ remat_status rm_saved_evaluator_open(rm_options *o, rm_command command, rm_saved
     const bool said = rm_options_given(o, "batch");
     rm_model_spec spec;
     *out = (rm_saved_evaluator){0};
+    TRY(rm_setup_need_weights(o));
     if (o->resume) TRY(rm_setup_resume(o, command, out->state, &out->point));
     if (command == RM_PREDICT) TRY(check_predictable(o));
     TRY(check_lengths(o, &out->point));

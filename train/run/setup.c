@@ -411,13 +411,19 @@ remat_status rm_setup_session(const rm_model *model, const remat_config *config,
     return remat_session_create(model->graph, model->loss, &with, out);
 }
 
+remat_status rm_setup_need_weights(const rm_options *o) {
+    REQUIRE(o->resume || o->init, INVALID,
+            "there are no weights: give --resume=DIR (a training state) or --init=FILE.safetensors");
+    return REMAT_OK;
+}
+
 remat_status rm_setup_weights(const rm_options *o, const char *state, const rm_state_point *point,
                               remat_session *session) {
     if (*state)
         return rm_state_advise(o->resume, state,
                                o->ema > 0 ? rm_state_restore_ema(state, session)
                                           : rm_state_restore(state, point, false, session));
-    REQUIRE(o->init, INVALID, "there are no weights: give --resume=DIR (a training state) or --init=FILE.safetensors");
+    TRY(rm_setup_need_weights(o));
     TRY(rm_weights_import(session, o->init, NULL));
     rm_setup_say_assumed(o);
     return REMAT_OK;

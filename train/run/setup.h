@@ -66,6 +66,9 @@ remat_config rm_setup_inference_config(const rm_options *options);
 /* Calls remat_session_create, with the logits of whole samples as the first output, for training accuracy. Messages name flags. */
 remat_status rm_setup_session(const rm_model *model, const remat_config *config, remat_session **out);
 
+/* INVALID: neither --resume nor --init was given. */
+remat_status rm_setup_need_weights(const rm_options *options);
+
 /* Loads the weights of --resume's state (if `state` is not empty; with --ema their average) or of --init, for eval and sample.
  * INVALID: neither was given. */
 remat_status rm_setup_weights(const rm_options *options, const char *state, const rm_state_point *point,
