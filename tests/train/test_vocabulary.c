@@ -74,7 +74,7 @@ static const struct {
 } wrong[] = {{"a cat\nb\n", "line 1|a cat|white space"},
              {"cat\ndog\ncat\n", "line 3|cat"},
              {"cat\n\ndog\n", "line 2"},
-             {"\xff\nab\n", "UTF-8"},
+             {"\xff\nab\n", "UTF-8|token 1 of its vocabulary"},
              {"", "empty"}};
 
 START_TEST(wrong_lists_are_refused) {
@@ -121,6 +121,18 @@ START_TEST(char_models_report_bits_per_byte) {
 }
 END_TEST
 
+/* A text begins after a newline, which these vocabularies lack. */
+START_TEST(texts_of_one_line_need_a_prompt) {
+    const char *data = make_file("few", "a b a b a b a b a b a b", 23), *st = in_scratch("st");
+    const char *tokens[] = {"chars", make_file("list", "a\nbb\n<unk>\n", 11)};
+    for (int i = 0; i < 2; i++) {
+        ck_runs("train --data=%s --tokenizer=%s " SMALL "--seq-len=2 --steps=2 --save=%s%d", data, tokens[i], st, i);
+        ck_refuses(2, "newline|--prompt=TEXT", "sample --resume=%s%d", st, i);
+        ck_runs("sample --resume=%s%d --prompt=a", st, i);
+    }
+}
+END_TEST
+
 START_TEST(lines_are_translated_word_by_word) {
     const char source[] = "one two\ntwo one one\n", target[] = "eins zwei\nzwei eins eins\n";
     ck_runs("train --task=seq2seq --data=%s --labels=%s --tokenizer=words --hidden=16 --layers=1 --batch=2 --threads=1 "
@@ -144,6 +156,7 @@ int main(void) {
     tcase_add_loop_test(tests, wrong_lists_are_refused, 0, sizeof wrong / sizeof *wrong);
     tcase_add_test(tests, word_models_write_words);
     tcase_add_test(tests, char_models_report_bits_per_byte);
+    tcase_add_test(tests, texts_of_one_line_need_a_prompt);
     tcase_add_test(tests, lines_are_translated_word_by_word);
     return run_suite("train/vocabulary", tests);
 }

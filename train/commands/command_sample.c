@@ -103,7 +103,11 @@ static remat_status feed(sampling *s, int32_t token) {
 }
 
 static remat_status begin(sampling *s, const char *said) {
-    TRY(s->writing->read(s, said ? said : s->writing->prompt));
+    remat_status status = s->writing->read(s, said ? said : s->writing->prompt);
+    bool lacking = status == REMAT_INVALID || (!status && !s->prompt.count);
+    REQUIRE(said || !lacking, INVALID,
+            "without --prompt a text begins after a newline, which the vocabulary lacks: give --prompt=TEXT");
+    TRY(status);
     REQUIRE(s->prompt.count, INVALID, "--prompt is empty: give the start of the text, or remove --prompt");
     for (int64_t i = 0; i < s->prompt.count; i++) {
         if (said) s->writing->write(s, s->prompt.id[i]);

@@ -147,7 +147,7 @@ static remat_status add_token(json_t *vocabulary, const rm_pieces *p, int64_t nu
                  !json_object_set_new(vocabulary, token, json_integer(number));
     rm_free(token);
     REQUIRE(sound, INVALID,
-            "%s is not UTF-8, or has bytes that are 0, in its %lldth different token: convert it, or train on its "
+            "%s is not UTF-8, or has bytes that are 0, in token %lld of its vocabulary: convert it, or train on its "
             "bytes, without --tokenizer",
             source, (long long)number + 1);
     return REMAT_OK;
