@@ -72,7 +72,8 @@ static remat_status read_some(gzFile file, const char *path, uint8_t *data, size
     int n = gzread(file, data, (unsigned)bytes), code;
     *got = n > 0 ? (size_t)n : 0;
     if (n >= 0) return REMAT_OK;
-    const char *why = gzerror(file, &code);
+    const char *why = gzerror(file, &code), *after = strstr(why, ">: "); /* "<fd:3>: incorrect data check" */
+    if (after) why = after + 3;
     FAIL(IO, "%s is damaged (%s): fetch it again", path, code == Z_ERRNO ? strerror(errno) : why);
 }
 

@@ -59,6 +59,19 @@ START_TEST(text_is_split_into_samples) {
 }
 END_TEST
 
+/* The message does not name the file a second time, as zlib's does. */
+START_TEST(damaged_gz_file_is_refused) {
+    uint8_t bytes[128] = {0};
+    FILE *file = fopen(make_gz("t.gz", "abcdefghij", 10), "r");
+    size_t size = fread(bytes, 1, sizeof bytes, file);
+    (void)fclose(file);
+    bytes[size - 8] ^= 1; /* the checksum */
+    const char *path = make_file("t.gz", bytes, size);
+    open_fails("lm", (rm_data_source){.data = path, .timesteps = 3}, REMAT_IO, "t.gz|damaged|data check|fetch");
+    ck_assert_ptr_null(strstr(remat_last_error(), "<fd"));
+}
+END_TEST
+
 /* Tokens as written by NumPy, and without a header in as many bytes as the vocabulary needs; compressed or not. */
 START_TEST(tokens_are_read_in_every_format) {
     static const uint16_t two[] = {7, 300, 2, 999, 0, 5, 41};
@@ -576,6 +589,7 @@ END_TEST
 int main(void) {
     TCase *tests = tcase_create("dataset");
     tcase_add_test(tests, text_is_split_into_samples);
+    tcase_add_test(tests, damaged_gz_file_is_refused);
     tcase_add_test(tests, tokens_are_read_in_every_format);
     tcase_add_test(tests, shrinking_files_are_detected);
     tcase_add_test(tests, packed_texts_are_unpacked);
