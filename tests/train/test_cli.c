@@ -64,6 +64,7 @@ static const struct {
     {2, "--labels=FILE", "train --task=classify --data=%1$s/text"},
     {1, "IDX", "train --task=classify --data=%1$s/text --labels=%1$s/text"},
     {2, "21", "train --task=copy --seq-len=20"},
+    {2, "1 sample,|more samples|--batch", "train --task=adding --samples=1 --batch=2"},
     {1, "training state", "train --resume=%1$s"},
     {1, "nothing.safetensors|exist", "train --data=%1$s/text " SMALL "--init=%1$s/nothing.safetensors"},
     {1, "safetensors", "train --data=%1$s/text " SMALL "--init=%1$s/text"},

@@ -24,7 +24,7 @@ static const char *make_y(void) {
 START_TEST(mlp_learns_numbers_of_vectors) {
     const char *x = make_x(), *y = make_y(), *st = in_scratch("st");
     ck_runs("train " MLP "--data=%s --labels=%s --lr=0.03 --steps=300 --save=%s", x, y, st);
-    ck_says_all(program_output, "6 samples of 3 numbers");
+    ck_says_all(program_output, "6 samples of 3 numbers|samples/s");
     ck_runs("eval --resume=%s --data=%s --labels=%s --json", st, x, y);
     ck_assert(atof(strstr(program_output, "loss") + 6) < 0.01);
     ck_runs("predict --resume=%s --data=%s --out=-", st, x);
@@ -43,6 +43,7 @@ START_TEST(vectors_are_not_taken_for_sequences) {
     ck_says_all(program_output, "6 samples of 3 timesteps");
     ck_refuses(2, "--model=cnn|--task=regress", "train --task=regress --model=cnn --data=%s --labels=%s", x, y);
     ck_refuses(2, "--image-size|x.npy", "train " MLP "--image-size=4 --data=%s --labels=%s", x, y);
+    ck_refuses(2, "6 samples,|more samples|--batch=7", "train " MLP "--batch=7 --data=%s --labels=%s", x, y);
 }
 END_TEST
 

@@ -216,6 +216,12 @@ static void tell_gpu(rm_trainer *t) {
     do_without(t, "its metrics", rm_metrics_gpu(&t->metrics, t->step, &p, &r));
 }
 
+/* What the rate counts; NULL: tokens. Vectors are images of height 1. */
+static const char *unit_of(const rm_data_shape *shape) {
+    if (!shape->channels) return NULL;
+    return shape->height > 1 ? "images" : "samples";
+}
+
 static remat_status make_step(rm_trainer *t) {
     double seconds, accuracy;
     remat_step_result result = {0};
@@ -237,7 +243,7 @@ static remat_status make_step(rm_trainer *t) {
                            .grad_norm = result.grad_norm,
                            .lr = t->lr,
                            .step_ms = seconds * 1e3,
-                           .unit = t->dataset->shape.channels ? "images" : NULL,
+                           .unit = unit_of(&t->dataset->shape),
                            .tokens_per_s = (double)(t->dataset->shape.timesteps * t->loader.global) / seconds,
                            .arena_peak_bytes = result.arena_peak_bytes,
                            .rss_peak_bytes = rm_rss_peak_bytes()};

@@ -72,13 +72,14 @@ static remat_status too_few(const rm_loader *l, const rm_dataset *dataset) {
     if (l->global != c->batch)
         snprintf(share, sizeof share, " on %lld ranks, %lld micro step%s each: %lld", (long long)c->size,
                  (long long)c->micro_steps, c->micro_steps == 1 ? "" : "s", (long long)l->global);
-    REQUIRE(!dataset->shape.channels, INVALID,
-            "the data has %lld images, fewer than --batch=%lld%s: give more images, or a smaller --batch",
-            (long long)l->samples, (long long)c->batch, share);
+    const bool text = (dataset->whole ? dataset->whole : dataset)->drawn_from;
+    const char *what = dataset->shape.height > 1 ? "image" : "sample", *s = l->samples == 1 ? "" : "s";
+    REQUIRE(text, INVALID, "the data has %lld %s%s, fewer than --batch=%lld%s: give more %ss, or a smaller --batch",
+            (long long)l->samples, what, s, (long long)c->batch, share, what);
     FAIL(INVALID,
-         "the data has %lld samples of %lld timesteps, fewer than --batch=%lld%s: give more data, or a smaller --batch "
-         "or --seq-len",
-         (long long)l->samples, (long long)dataset->shape.timesteps, (long long)c->batch, share);
+         "the data has %lld sample%s of %lld timesteps, fewer than --batch=%lld%s: give more data, or a smaller "
+         "--batch or --seq-len",
+         (long long)l->samples, s, (long long)dataset->shape.timesteps, (long long)c->batch, share);
 }
 
 static remat_status open_by_length(rm_loader *l, const rm_dataset *dataset) {
