@@ -54,6 +54,10 @@ static const long_row long_rows[] = {
     {"batch_norm", &batch_relu, 3, {3, 5, 4099}, 4, 0},
     {"batch_norm", &batch_relu, 2, {3001, 34}, 4, 0},
     {"mean", &all_of_row, 2, {3, 5001}, 0, 0},
+    {"mul", NULL, 2, {3001, 34}, 1, 0}, /* gradients that are sums: of as many terms as rows */
+    {"div", NULL, 2, {2051, 3}, 1, 0},
+    {"add", NULL, 2, {9001, 1}, 1, 0},
+    {"sub", NULL, 2, {63, 1030}, 1, 0},
     {"dice", NULL, 3, {2, 1500, 2}, 0, 1}, /* pixels of 2, 3 and 4 classes are held, those of 5 are not */
     {"dice", &joint, 3, {3, 1030, 2}, 0, 1},
     {"dice", &ignores, 3, {2, 1500, 3}, 0, 1},
