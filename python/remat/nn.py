@@ -26,6 +26,7 @@ from .plan import Plan
 
 __all__ = ["GRU", "LSTM", "LSTMCrossEntropy", "MinGRU", "RNN"]
 
+_SETTINGS = ("dropout", "segments", "memory_budget", "ignore_index", "label_smoothing")
 _HOLD = 1e4  # sigmoid is exactly 1 there, and exactly 0 at its negative
 
 
@@ -76,6 +77,16 @@ class _Recurrent(nn.Module):
         self._number = self._pool.tensor
         self._parts: dict[int, _recurrent.Pool] = {}
         weakref.finalize(self, self._pool.close)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Scripts change dropout from epoch to epoch; sessions are made with the settings of their time."""
+        changed = name in _SETTINGS and "_pool" in self.__dict__ and getattr(self, name) != value
+        super().__setattr__(name, value)
+        if changed:
+            self._pool.close()
+            for part in self._parts.values():
+                part.close()
+            self._open()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_pool", "_number", "_parts")}

@@ -721,6 +721,44 @@ def test_logits_are_never_whole():
     assert held(layer) == layer.plan(T, 2).budgeted_bytes < T * 2 * V * 4 / 3
 
 
+def test_dropout_may_change_between_calls():
+    _, layer = pair("LSTM", num_layers=2)
+    torch.manual_seed(2)
+    x = torch.randn(6, 3, C)
+    plain = layer(x)[0]
+    plain.sum().backward()
+    wanted = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    waiting = layer(x)[0]
+    layer.dropout = 0.5
+    dropped = layer(x)[0]
+    assert not torch.equal(dropped, plain)
+    assert (layer(x)[0] - dropped).abs().max() > 1e-3
+    waiting.sum().backward()
+    assert all(torch.equal(p.grad, w) for p, w in zip(layer.parameters(), wanted, strict=True))
+    layer.dropout = 0.0
+    assert torch.equal(layer(x)[0], plain)
+
+
+def test_settings_of_memory_may_change_between_calls():
+    _, layer = pair("LSTM")
+    whole = layer.plan(1000, 4).budgeted_bytes
+    layer.segments = 20
+    assert layer.plan(1000, 4).budgeted_bytes < whole / 2
+    layer.segments, layer.memory_budget = None, whole // 2
+    layer(torch.randn(1000, 4, C))[0].sum().backward()
+    assert 0 < held(layer) <= whole // 2
+
+
+def test_settings_of_the_loss_may_change_between_calls():
+    layer = remat.nn.LSTMCrossEntropy(C, H, 4)
+    x, targets = torch.randn(6, 3, C), torch.randint(4, (6, 3))
+    layer(x, targets)
+    layer.ignore_index, layer.label_smoothing = 1, 0.1
+    wanted = torch.nn.functional.cross_entropy(layer.logits(x)[0].flatten(0, 1), targets.flatten(), ignore_index=1, label_smoothing=0.1)
+    torch.testing.assert_close(layer(x, targets)[0], wanted)
+
+
 # ---- Examples -------------------------------------------------------------------------------------------------------
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
