@@ -506,6 +506,9 @@ class Session:
         """What the step keeps, recomputes and takes; prints as `remat plan` does."""
         return Plan(self)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise invalid("a session cannot be copied or pickled; save() writes its parameters to a file")
+
     def __repr__(self) -> str:
         return f"<remat.Session of {len(self.parameters)} parameters, {self.plan.budgeted_bytes} bytes>"
 

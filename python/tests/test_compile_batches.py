@@ -202,6 +202,41 @@ def test_update_begins_anew_after_an_error():
     averaged(model, step, [sequences(2, 4) for _ in range(2)])
 
 
+def out_of_range(step, monkeypatch):
+    with pytest.raises(remat.Error, match="allow"):
+        step(torch.randn(6, C), torch.full((6,), 9))
+
+
+def interrupted(step, monkeypatch):
+    """Ctrl-C takes effect after the pass."""
+
+    def run(self):
+        before(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        before = remat.Session.forward_backward
+        patch.setattr(remat.Session, "forward_backward", run)
+        step(torch.randn(6, C), torch.randint(3, (6,)))
+
+
+@pytest.mark.parametrize("fails", [out_of_range, interrupted])
+def test_update_begins_anew_after_a_call_that_failed(fails, monkeypatch):
+    model = nn.Linear(C, 3)
+    batches = [(torch.randn(6, C), torch.randint(3, (6,))) for _ in range(3)]
+    step = remat.compile(model, F.cross_entropy, batches[0], micro_steps=3)
+    for made in range(3):
+        for x, y in batches[:made]:
+            step(x, y)
+        fails(step, monkeypatch)
+        model.zero_grad()
+        losses = [F.cross_entropy(model(x), y) for x, y in batches]
+        wanted = torch.autograd.grad(sum(losses) / 3, model.weight)[0]
+        means = [float(step(x, y)) for x, y in batches]
+        assert means == pytest.approx([sum(map(float, losses[: n + 1])) / (n + 1) for n in range(3)], rel=1e-5)
+        torch.testing.assert_close(model.weight.grad, wanted, rtol=1e-4, atol=1e-7)
+
+
 def test_named_arguments_may_come_in_any_order():
     class Named(nn.Module):
         def __init__(self):

@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from .. import nn as layers
 from .._library import invalid
 from ..errors import Error
+from ..session import _Lock
 
 
 @torch.library.custom_op("remat::recurrent", mutates_args=())
@@ -81,6 +82,7 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     raise NotImplementedError("remat::rotary only exists in exported programs")
 
 
+_exporting = _Lock()  # torch.export, and the functions that it is given here, are of the whole process
 _NOT_THE_USERS = (*(f'File "{os.path.dirname(file)}/' for file in (torch.__file__, __file__)), 'File "<string>"', 'File "<eval_with_key>')
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -231,6 +233,32 @@ def _swapped() -> Iterator[None]:
             setattr(owner, name, old)
 
 
+@contextlib.contextmanager
+def _hooks_that_return(whole: nn.Module) -> Iterator[None]:
+    """A forward hook that returns None does something else, such as to record a value. A compiled step would not repeat it."""
+    named = {f"module {name.removeprefix('model.')!r}": (m._forward_hooks, m._forward_pre_hooks) for name, m in whole.named_modules()}
+    before = [(owner, table, dict(table)) for owner, tables in named.items() for table in tables]
+    silent: list[str] = []
+    try:
+        for owner, table, hooks in before:
+            table.update({number: _watched(owner, hook, silent) for number, hook in hooks.items()})
+        yield
+    finally:
+        for _, table, hooks in before:
+            table.update(hooks)
+    if silent:
+        raise invalid(f"{silent[0]} returns None, and a compiled step repeats only what forward hooks return; remove it")
+
+
+def _watched(owner: str, hook: Any, silent: list[str]) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if (made := hook(*args, **kwargs)) is None:
+            silent.append(f"the forward hook {getattr(hook, '__qualname__', type(hook).__name__)} of {owner}")
+        return made
+
+    return run
+
+
 _Attributes = dict[tuple[str, str], tuple[dict[str, Any], Any, Any]]
 
 
@@ -337,7 +365,10 @@ class _Whole(nn.Module):
         if self.loss_fn is not None:
             return self.loss_fn(self.model(*batch[:-1]), batch[-1])
         out = self.model(*batch, **named)
-        return out if isinstance(out, torch.Tensor) else out.loss
+        loss = out if isinstance(out, torch.Tensor) else getattr(out, "loss", None)
+        if loss is None:
+            raise invalid(f"the model returns an object of type {type(out).__name__} without .loss; give loss_fn, or return the loss")
+        return loss
 
 
 Axes = frozenset[tuple[int, int]]  # a tensor's number in the batch, and one of its axes
@@ -347,12 +378,13 @@ def export(
     model: nn.Module, loss_fn: Any, batch: tuple[Any, ...], named: dict[str, Any], axes: Axes = frozenset()
 ) -> torch.export.ExportedProgram:
     """axes: those whose sizes may change. The program fixes those that the model or torch.export cannot leave open."""
-    batch, named = tuple(map(_distinct, batch)), {name: _distinct(x) for name, x in named.items()}
+    with torch.inference_mode(False):
+        batch, named = tuple(map(_distinct, batch)), {name: _distinct(x) for name, x in named.items()}
     of = [{axis: torch.export.Dim.AUTO for i, axis in axes if i == number} or None for number in range(len(batch) + len(named))]
     parts = {"batch": tuple(of[: len(batch)]), "named": dict(zip(named, of[len(batch) :], strict=True))}
     dynamic = {name: part for name, part in parts.items() if part} if axes else None
     whole = _Whole(model, loss_fn)
-    with _swapped(), _kept(model), _quiet():
+    with _exporting, torch.inference_mode(False), _swapped(), _hooks_that_return(whole), _kept(model), _quiet():
         try:
             program = torch.export.export(whole, batch, named, dynamic_shapes=dynamic, strict=False)
         except GuardOnDataDependentSymNode as error:
@@ -373,7 +405,9 @@ def export(
 def _distinct(x: Any) -> Any:
     """Another object with the same memory. torch.export knows tensors by identity: one that is given twice, or is a buffer of
     the model, would be one input of the program."""
-    return x.detach() if isinstance(x, torch.Tensor) else x
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.clone() if x.is_inference() else x.detach()  # torch.export would enter the mode for it
 
 
 def _return_what_is_written(program: torch.export.ExportedProgram) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules import module as _modules
 
 from .. import distributed
 from .._library import invalid
 from ..errors import Error
 from ..plan import Plan
-from ..session import Session
+from ..session import Result, Session, _Lock
 from . import einsum as _einsum
 from . import ops as _ops
 from .capture import Axes, Sizes, export, sizes_of
@@ -25,6 +26,10 @@ from .translate import Host, Program, translate
 assert _ops and _einsum  # they register the translations
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_OF_UPDATES = (
+    "momentum", "nesterov", "beta1", "beta2", "epsilon", "weight_decay", "alpha", "clip_grad_norm", "clip_grad_value",
+    "trust_coefficient", "momentum_correction", "adapt_vectors", "decay_vectors", "norm_limit", "groups",
+)  # fmt: skip
 _SHAPES = 64  # captured shapes that are held; the least recently used makes room
 
 
@@ -53,7 +58,8 @@ class _Shape:
         program = self.program
         if program.loss is None:
             raise invalid("the model has no loss")
-        trained = [n for n, p in program.parameters.items() if p.requires_grad]
+        self.trained = {n: p for n, p in program.parameters.items() if p.requires_grad}
+        trained = list(self.trained)
         frozen = [n for n in program.parameters if n not in trained]
         if not trained:
             raise invalid("no parameter of the model is trained; set requires_grad of some")
@@ -68,10 +74,11 @@ class _Shape:
         }
         self.own_gradients = distributed.is_initialized()  # ranks exchange them where they lie
         if not step.updates and not self.own_gradients:
-            external["gradients"] = {n: _array(step.gradient(program.parameters[n])) for n in trained}
+            external["gradients"] = {n: _array(step.gradient(p)) for n, p in self.trained.items()}
         self.session = Session(program.graph, program.loss, external=external, share=step.first, **config)
         self.held: dict[str, dict[str, Any]] = {"parameters": program.parameters | program.constants, "buffers": program.buffers}
         self.address = {n: _now(x).data_ptr() for held in self.held.values() for n, x in held.items()}
+        self.gradient_address = {n: array.ctypes.data for n, array in external.get("gradients", {}).items()}
         self.feeds: dict[str, np.ndarray[Any, Any]] = {}
 
     def _host(self, batch: list[Any]) -> Host:
@@ -87,7 +94,7 @@ class _Shape:
                 self.session.set_external("inputs", name, self.feeds[name])
 
     def follow(self, step: Step) -> None:
-        """Parameters and buffers may have moved to other memory since the last pass; gradients belong to .grad."""
+        """Parameters and buffers may have moved to other memory since the last pass."""
         for kind, held in self.held.items():
             for name, given in held.items():
                 x = _now(given)
@@ -99,10 +106,25 @@ class _Shape:
                     raise invalid(f"{name} is not contiguous any more; store it so")
                 self.session.set_external(kind, name, _array(x))
                 self.address[name] = x.data_ptr()
-        for name, parameter in self.program.parameters.items():
-            if not step.updates and parameter.requires_grad:
-                own = self.own_gradients
-                parameter.grad = torch.from_numpy(self.session.gradients[name]) if own else step.gradient(parameter)
+
+    def show_gradients(self, step: Step) -> None:
+        """The pass writes to .grad. It is another object in each call, because a script may give that of the last call other
+        memory, by `p.grad.data = ..` or model.half(). A .grad of an earlier call that this one does not compute is None."""
+        for parameter, grad in step.shown.items():
+            if parameter.grad is grad:
+                parameter.grad = None
+        step.shown = {}
+        for name, parameter in self.trained.items():
+            parameter.grad = step.shown[parameter] = self._gradient(step, name, parameter)
+
+    def _gradient(self, step: Step, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        if self.own_gradients:
+            return torch.from_numpy(self.session.gradients[name])
+        memory = step.gradient(parameter)
+        if memory.data_ptr() != self.gradient_address[name]:  # share_memory() moves a storage
+            self.session.set_external("gradients", name, _array(memory))
+            self.gradient_address[name] = memory.data_ptr()
+        return memory.detach()
 
 
 class Step:
@@ -118,6 +140,9 @@ class Step:
     ) -> None:
         self.model, self.loss_fn, self.config = model, loss_fn, config
         self.updates = config.get("optimizer") is not None
+        for name in () if self.updates else _OF_UPDATES:
+            if config.get(name) is not None:
+                raise invalid(f"{name} is given without an optimizer; give optimizer, or leave this to PyTorch's")
         if self.updates and lr is None:
             raise invalid(f"optimizer={config['optimizer']!r} needs a learning rate; give lr")
         if lr is not None and not self.updates:
@@ -128,7 +153,9 @@ class Step:
             raise invalid("micro_steps is 0; give the number of calls for each update, at least 1")
         config.setdefault("seed", torch.initial_seed() % 2**63)
         self.lr = lr
+        self._lock = _Lock()  # a call writes inputs and then runs, without those of another thread in between
         self._gradients: dict[torch.Tensor, torch.Tensor] = {}
+        self.shown: dict[torch.Tensor, torch.Tensor] = {}  # what .grad was given in the last training call
         self._shapes: OrderedDict[Any, _Shape] = OrderedDict()
         self._captures: dict[Any, list[_Capture]] = {}
         self._calls = 0  # each training call draws its own dropout masks
@@ -137,12 +164,14 @@ class Step:
         self._of_parts: Any = None  # the key of their shape
         self.first: Session | None = None
         batch, named = _batch(example_batch)
+        if named and loss_fn is not None:
+            raise invalid("example_batch is a dict, whose tensors are arguments of the model; leave loss_fn None, and return the loss")
         for name, x in _arguments(batch, named).items():
             if isinstance(x, tuple | list | Mapping):
                 raise invalid(f"{name} is a {type(x).__name__}; give its tensors as arguments of their own")
         self._kinds, self._names = _kinds(batch, named), list(named)
         self._integers = {n: x.dtype for n, x in _arguments(batch, named).items() if getattr(x, "dtype", None) in _INTEGERS}
-        self._tensors, self._modes = _tensors(model), _modes(model)
+        self._tensors, self._modes = _tensors(model, loss_fn), _modes(model)
         self._shape(batch, named, self._modes)
 
     # ---- Passes
@@ -151,28 +180,37 @@ class Step:
         """One training step. Returns the loss. Without `optimizer` the gradients are in .grad, which each call replaces."""
         if self.updates and not (isinstance(self.lr, int | float) and math.isfinite(self.lr) and self.lr >= 0):
             raise invalid(f"step.lr is {self.lr!r}; give a finite learning rate of at least 0")
-        shape = self._ready(batch, named, _modes(self.model), training=True)
-        self._modes = _modes(self.model)
-        shape.follow(self)
-        if self.updates:
-            result = shape.session.step(lr=float(self.lr or 0))
-        else:
-            shape.session.step_count, self._calls = self._calls, self._calls + 1
-            part, self._part = self._part, 0  # after an error the session begins the update anew
-            result = shape.session.forward_backward()
-            self._part = (part + 1) % self._parts
-            for weight, row in shape.program.frozen_rows:
-                weight.grad[row] = 0  # type: ignore[index]
-        with torch.no_grad():
-            for counter in shape.program.counters:
-                counter += 1
-        return torch.tensor(result.loss)
+        with self._lock:
+            shape = self._ready(batch, named, _modes(self.model), training=True)
+            self._modes = _modes(self.model)
+            shape.follow(self)
+            if self.updates:
+                result = shape.session.step(lr=float(self.lr or 0))
+            else:
+                result = self._gradients_of(shape)
+            with torch.no_grad():
+                for counter in shape.program.counters:
+                    counter += 1
+            return torch.tensor(result.loss)
+
+    def _gradients_of(self, shape: _Shape) -> Result:
+        shape.show_gradients(self)
+        shape.session.step_count, self._calls = self._calls, self._calls + 1
+        if not self._part and self._parts > 1:
+            shape.session.train_only(None)  # begins the update anew, also after a call that failed or was interrupted
+        part, self._part = self._part, 0
+        result = shape.session.forward_backward()
+        self._part = (part + 1) % self._parts
+        for weight, row in shape.program.frozen_rows:
+            weight.grad[row] = 0  # type: ignore[index]
+        return result
 
     def evaluate(self, *batch: Any, **named: Any) -> torch.Tensor:
         """The loss, without dropout and label smoothing, with batch norm's running statistics, and without gradients."""
-        shape = self._ready(batch, named, self._modes)
-        shape.follow(self)
-        return torch.tensor(shape.session.evaluate().loss)
+        with self._lock:
+            shape = self._ready(batch, named, self._modes)
+            shape.follow(self)
+            return torch.tensor(shape.session.evaluate().loss)
 
     # ---- What there is to read
 
@@ -190,12 +228,16 @@ class Step:
         """The model's, which always has the current values."""
         return self.model.state_dict()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise invalid("a compiled step cannot be copied or pickled; copy or save its model, and compile that")
+
     # ---- Inside
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor:
         """The memory of .grad that sessions write to."""
         if parameter not in self._gradients:
-            self._gradients[parameter] = torch.zeros_like(parameter, requires_grad=False)
+            with torch.inference_mode(False):
+                self._gradients[parameter] = torch.zeros_like(parameter, requires_grad=False)
         return self._gradients[parameter]
 
     def _ready(self, batch: tuple[Any, ...], named: dict[str, Any], modes: tuple[bool, ...], training: bool = False) -> _Shape:
@@ -248,7 +290,7 @@ class Step:
     def _check_model(self) -> None:
         """Captures hold the model's parameters and buffers. If any was replaced, frozen or unfrozen, captures are discarded,
         and so they are if a buffer changed that became a constant, such as a mask."""
-        tensors = _tensors(self.model)
+        tensors = _tensors(self.model, self.loss_fn)
         read = (name for shape in self._shapes.values() for name, x, version in shape.program.read if x._version != version)
         changed = next(read, None)
         if tensors == self._tensors and changed is None:
@@ -372,25 +414,46 @@ def _set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
         module.training = training
 
 
-def _tensors(model: nn.Module) -> dict[str, _Held]:
-    """Parameters and buffers as objects, and whether each is trained. Hooks on gradients, GPUs and other types than
-    float32 are refused."""
+def _tensors(model: nn.Module, loss_fn: Any) -> dict[str, Any]:
+    """What a capture holds: parameters and buffers as objects, and whether each is trained; forward hooks; settings of PyTorch's
+    layers, such as p of Dropout. Hooks on gradients, GPUs and other types than float32 are refused."""
     if not isinstance(model, nn.Module):
         raise invalid(f"the model is of type {type(model).__name__}; give an nn.Module")
-    for name, module in model.named_modules():
+    if isinstance(model, torch.jit.ScriptModule):
+        raise invalid(f"the model is a {type(model).__name__}; give the nn.Module that it was made of")
+    for kind in ("backward", "forward"):
+        if getattr(_modules, f"_global_{kind}_hooks") or getattr(_modules, f"_global_{kind}_pre_hooks"):
+            raise invalid(f"there is a {kind} hook of all modules, which a compiled step does not call; remove it")
+    found = _checked(model, "")
+    if isinstance(loss_fn, nn.Module):
+        found |= _checked(loss_fn, "loss_fn.")
+    return found
+
+
+def _checked(model: nn.Module, prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules(prefix=prefix.removesuffix(".")):
+        settings = {key: getattr(module, key, None) for key in getattr(module, "__constants__", ())}
+        found |= {f"{name}.{key}": value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if hooks:
+            found[f"a forward hook of module {name!r}"] = hooks
         if module._backward_hooks or module._backward_pre_hooks:
             raise invalid(f"module {name!r} has a backward hook, which a compiled step does not call; remove it")
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
             raise invalid(f"module {name!r} has momentum=None, which makes its averages depend on the number of calls; give a number")
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    for name, x in named:
+    for name, x in ((prefix + name, x) for name, x in named):
+        if nn.parameter.is_lazy(x):
+            raise invalid(f"{name} has no shape yet; call the model once before compile")
         if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):
             raise invalid(f"{name} has a gradient hook, which a compiled step does not call; change .grad after the step")
         if x.device.type != "cpu":
             raise invalid(f"{name} is on {x.device}; move the model to the CPU")
         if isinstance(x, nn.Parameter) and x.dtype != torch.float32:
             raise invalid(f"{name} is {x.dtype}; a compiled step computes in float32: convert the model by model.float()")
-    return {name: _Held(x, x.requires_grad) for name, x in named}
+        found[name] = _Held(x, x.requires_grad)
+    return found
 
 
 class _Held:
@@ -405,8 +468,12 @@ class _Held:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _difference(before: dict[str, _Held], after: dict[str, _Held]) -> str:
+def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     name = next(n for n in before | after if before.get(n) != after.get(n))
+    if name.startswith("a forward hook"):
+        return f"{name} was added or removed"
+    if name in before and name in after and not isinstance(after[name], _Held):
+        return f"{name} changed to {after[name]!r}"
     if name in before and name in after and before[name].tensor is after[name].tensor:
         return f"{name} changed requires_grad to {after[name].trained}"
     return f"{name} was replaced"
