@@ -1,5 +1,5 @@
 /* layer_norm.cu: the CUDA kernels of the op `layer_norm` (layer_norm.c): norm.cuh's, with a gain and a bias for each element of a
- * row. `bias` may be NULL. Backward reads short rows once for all gradients (norm.h), longer ones twice. */
+ * row. `bias` may be NULL. Backward reads rows of up to 4,096 elements once for all gradients (norm.h), longer ones twice. */
 #include "ops/layers/norm.cuh"
 
 enum { X, GAIN, BIAS };
@@ -34,14 +34,13 @@ void rm_layer_norm_backward_cuda(const remat_call *call) {
     const vectors_of_row v = vectors_of(call, c);
     if ((dgain || dbias) && c <= RM_NORM_COLUMNS) {
         float *partial = (float *)call->scratch;
-        RM_LAUNCH_TOGETHER(rm_norm_backward_with_sums<vectors_of_row>, rm_norm_blocks(rows), RM_ROW_WARPS * RM_WARP,
-                           call->queue, v, rows, c, x, dy, facts, dx, partial);
+        RM_LAUNCH_NORM_ROWS(rm_norm_backward_with_sums, rows, c, call->queue, v, rows, c, x, dy, facts, dx, partial);
         rm_join_norm_sums(call->queue, partial, rows, c, 2, 0, dgain);
         rm_join_norm_sums(call->queue, partial, rows, c, 2, 1, dbias);
         return;
     }
     if (dx) RM_LAUNCH_ROWS(rm_norm_backward, rows, c, call->queue, v, rows, c, x, dy, facts, dx);
     if (dgain || dbias)
-        rm_launch_channels(call->queue, rm_norm_vector_gradients<vectors_of_row>{v, x, dy, facts, dgain, dbias}, rows, c,
-                           1, c);
+        rm_launch_channels(call->queue, rm_norm_vector_gradients<vectors_of_row>{v, x, dy, facts, dgain, dbias}, rows,
+                           c, 1, c);
 }

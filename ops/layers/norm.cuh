@@ -80,13 +80,13 @@ RM_ROW_KERNEL rm_norm_backward(V vectors, int64_t rows, int64_t n, const float *
 
 /* The same, and the sums of dy xhat and of dy over the block's rows, for gains and biases (norm.h). Without dx, too: they
  * have the same bits. */
-template <typename V>
+template <int W, typename V>
 RM_NORM_KERNEL rm_norm_backward_with_sums(V vectors, int64_t rows, int64_t n, const float *x, const float *dy,
                                           const rm_norm_facts *facts, float *dx, float *partial) {
-    rm_norm_sums<2> sums = {};
+    rm_norm_sums<W, 2> sums = {};
     const auto add = [&](int h, int k, float d, float xhat) { sums.add(0, h, k, d * xhat), sums.add(1, h, k, d); };
-    RM_EACH_ROW_OF_WARP(r, rows) {
-        rm_norm_backward_row<RM_WARP, RM_ROW_FOURS>(vectors, r, n, x, dy, facts[r], dx, add);
+    RM_EACH_NORM_ROW(r, rows) {
+        rm_norm_backward_row<W, rm_norm_rows<W>::HELD>(vectors, r, n, x, dy, facts[r], dx, add);
     }
     rm_store_norm_sums(sums, n, partial);
 }

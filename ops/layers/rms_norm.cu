@@ -1,5 +1,5 @@
 /* rms_norm.cu: the CUDA kernels of the op `rms_norm` (rms_norm.c). A warp or a block handles a row (fours.cuh); gradients
- * of gain are sums down the columns: beside dx if rows are short (norm.h), else on their own (channels.cuh). */
+ * of gain are sums down the columns: beside dx if a block holds a row (norm.h), else on their own (channels.cuh). */
 #include "ops/layers/norm_sums.cuh"
 
 enum { X, GAIN };
@@ -58,11 +58,12 @@ RM_ROW_KERNEL backward_rows(int64_t rows, int64_t c, const float *x, const float
 }
 
 /* The same, and the sums of dy xhat over the block's rows. Without dx, too: they have the same bits. */
+template <int W>
 RM_NORM_KERNEL backward_with_sums(int64_t rows, int64_t c, const float *x, const float *gain, const float *dy,
                                   const float *rstd, float *dx, float *partial) {
-    rm_norm_sums<1> sums = {};
+    rm_norm_sums<W, 1> sums = {};
     const auto add = [&](int h, int k, float d, float xhat) { sums.add(0, h, k, d * xhat); };
-    RM_EACH_ROW_OF_WARP(r, rows) { backward_row<RM_WARP, RM_ROW_FOURS>(r, c, x, gain, dy, rstd[r], dx, add); }
+    RM_EACH_NORM_ROW(r, rows) { backward_row<W, rm_norm_rows<W>::HELD>(r, c, x, gain, dy, rstd[r], dx, add); }
     rm_store_norm_sums(sums, c, partial);
 }
 
@@ -97,8 +98,7 @@ void rm_rms_norm_backward_cuda(const remat_call *call) {
     const float *gain = (const float *)call->x[GAIN].data;
     if (dgain && c <= RM_NORM_COLUMNS) {
         float *partial = (float *)call->scratch;
-        RM_LAUNCH_TOGETHER(backward_with_sums, rm_norm_blocks(rows), RM_ROW_WARPS * RM_WARP, call->queue, rows, c, x,
-                           gain, dy, rstd, dx, partial);
+        RM_LAUNCH_NORM_ROWS(backward_with_sums, rows, c, call->queue, rows, c, x, gain, dy, rstd, dx, partial);
         rm_join_norm_sums(call->queue, partial, rows, c, 1, 0, dgain);
         return;
     }

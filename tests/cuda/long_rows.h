@@ -35,8 +35,12 @@ static const long_row long_rows[] = {
     {"layer_norm", &layer, 2, {1201, 35}, 2, 0},
     {"layer_norm", &layer, 2, {3301, 35}, 2, 0}, /* up to 1,024 floats, a warp has several rows, for the sums down the columns */
     {"layer_norm", &layer, 2, {1601, 8}, 2, 0},
+    {"layer_norm", &layer, 2, {601, 1037}, 2, 0}, /* up to 4,096 a block has several */
+    {"layer_norm", &layer, 2, {3, 4096}, 2, 0},
     {"rms_norm", &rms, 2, {3301, 33}, 1, 0},
     {"rms_norm", &rms, 2, {5, 1022}, 1, 0},
+    {"rms_norm", &rms, 2, {601, 1041}, 1, 0},
+    {"rms_norm", &rms, 2, {2, 4097}, 1, 0},
     {"rms_norm", &rms, 2, {2, 8194}, 1, 0},
     {"rms_norm", &rms, 2, {1, 33002}, 1, 0},
     {"group_norm", &groups, 3, {2, 6, 350}, 2, 0},
