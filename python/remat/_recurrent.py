@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from .errors import Error
 from .graph import Graph, Value, zeros
 from .session import Session, size
 
-_Kind = _abi.Kind
+Kind = _abi.Kind
 
 
 class Cell(NamedTuple):
@@ -95,13 +95,16 @@ class Network:
         bias = ("head.bias", (self.classes,))
         return [weight, bias][: 1 + self.head_bias] if self.classes else []
 
+    def built(self, shape: Shape) -> Built:
+        return _Layers(self, shape).built(shape)
+
 
 def check_tensor(name: str, x: Tensor, casts: bool = False) -> None:
     """Sessions read a tensor's memory as float32. casts: autocast converts it before, all but float64."""
     if x.device.type != "cpu":
-        raise ValueError(f"{name} is on the device {x.device}; layers of remat.nn compute on the CPU: move it there")
+        raise ValueError(f"{name} is on the device {x.device}; Remat's layers compute on the CPU: move it there")
     if x.dtype != torch.float32 and not (casts and x.is_floating_point() and x.dtype != torch.float64):
-        raise ValueError(f"{name} is {x.dtype}; layers of remat.nn compute in float32: convert it")
+        raise ValueError(f"{name} is {x.dtype}; Remat's layers compute in float32: convert it")
 
 
 def check_weights(named: Sequence[tuple[str, tuple[int, ...]]], weights: Sequence[Tensor], casts: bool = False) -> None:
@@ -123,8 +126,8 @@ class Shape(NamedTuple):
     threads: int
 
 
-class _Built:
-    """A graph, and its inputs, parameters and outputs in the order in which the operators pass them."""
+class _Layers:
+    """The graph of a network."""
 
     def __init__(self, network: Network, shape: Shape) -> None:
         self.network, self.graph = network, Graph()
@@ -176,25 +179,42 @@ class _Built:
             self.final[k].append(graph.final_state(y, k))
         return graph.reverse(y) if reverse else y
 
-    def session(self, shape: Shape, **config: Any) -> Session:
+    def built(self, shape: Shape) -> Built:
         finals = [value for values in self.final for value in values]
-        results = finals if self.loss else [self.y, *finals]
         states = [f"initial.{k}.{s}" for k, values in enumerate(self.initial) for s in range(len(values))]
         inputs = ["x", *states, *["targets"][: bool(self.loss)], *["class_weights"][: self.network.class_weights]]
-        outputs = [f"output.{i}" for i in range(len(results))]
         gradients = [*["x"][: shape.input_gradient], *states, *self.parameters]
-        external = {
-            "inputs": inputs, "parameters": list(self.parameters), "outputs": outputs,
-            "gradients": gradients if shape.trains else [],
-            "output_gradients": outputs if shape.trains and not self.loss else [],
+        return Built(self.graph, finals if self.loss else [self.y, *finals], inputs, list(self.parameters), gradients, self.loss)
+
+
+@dataclass
+class Built:
+    """A graph, its results, and the names of its other arrays in the order in which the operators pass them."""
+
+    graph: Graph
+    results: list[Value]
+    inputs: list[str]
+    parameters: list[str]
+    gradients: list[str]
+    loss: Value | None = None
+
+    def external(self, trains: bool) -> dict[str, list[str]]:
+        outputs = [f"output.{i}" for i in range(len(self.results))]
+        return {
+            "inputs": self.inputs, "parameters": self.parameters, "outputs": outputs,
+            "gradients": self.gradients if trains else [],
+            "output_gradients": outputs if trains and not self.loss else [],
         }  # fmt: skip
-        self.external = external
+
+    def session(self, shape: Shape, **config: Any) -> Session:
+        external = self.external(shape.trains)
+        results = dict(zip(external["outputs"], self.results))
         differ = shape.trains and not self.loss
         return Session(
             self.graph,
             self.loss,
-            outputs={} if differ else dict(zip(outputs, results)),
-            differentiated=dict(zip(outputs, results)) if differ else {},
+            outputs={} if differ else results,
+            differentiated=results if differ else {},
             external={kind: dict.fromkeys(names) for kind, names in external.items()},
             inference=not shape.trains,
             threads=shape.threads,
@@ -203,11 +223,19 @@ class _Built:
         )
 
 
+class Layer(Protocol):
+    """What a pool makes sessions of: its parameters, and those of a head, by name and shape, and its graph."""
+
+    def weights(self) -> list[tuple[str, tuple[int, ...]]]: ...
+    def head(self) -> list[tuple[str, tuple[int, ...]]]: ...
+    def built(self, shape: Shape) -> Built: ...
+
+
 class Prepared:
     """A session and its external arrays: for each kind (index, bytes) in the operators' order."""
 
-    def __init__(self, network: Network, shape: Shape, **config: Any) -> None:
-        built = _Built(network, shape)
+    def __init__(self, layer: Layer, shape: Shape, **config: Any) -> None:
+        built = layer.built(shape)
         self.shape, self.session = shape, built.session(shape, **config)
         self.pointer = self.session._pointer
         self.bytes = int(self.session.plan.budgeted_bytes)
@@ -216,7 +244,7 @@ class Prepared:
         self.seen: tuple[int, ...] = ()
         self._lent: dict[str, list[int]] = {}
         self._arrays = {}
-        for kind, names in built.external.items():
+        for kind, names in built.external(shape.trains).items():
             arrays = getattr(self.session, kind)._arrays
             self._arrays[kind] = [(int(arrays[name].index), int(arrays[name].bytes)) for name in names]
 
@@ -245,8 +273,8 @@ class Pool:
     bytes as the session that was made last.
     """
 
-    def __init__(self, network: Network, segments: int | None, memory_budget: int | str | None) -> None:
-        self.network, self.named = network, [*network.weights(), *network.head()]
+    def __init__(self, layer: Layer, segments: int | None, memory_budget: int | str | None) -> None:
+        self.layer, self.named = layer, [*layer.weights(), *layer.head()]
         self.budget = size(memory_budget) if memory_budget else 0
         self.config: dict[str, Any] = {"segments": segments} if segments else {}
         self.prepared: list[Prepared] = []
@@ -259,7 +287,7 @@ class Pool:
 
     def make(self, shape: Shape, plan_only: bool = False) -> Prepared:
         limit = {"memory_budget": self.budget} if self.budget else {}
-        return Prepared(self.network, shape, plan_only=plan_only, **limit, **self.config)
+        return Prepared(self.layer, shape, plan_only=plan_only, **limit, **self.config)
 
     def take(self, shape: Shape) -> Prepared:
         """A session for this shape, which no other call uses until give()."""
@@ -353,8 +381,8 @@ def _seen(x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | N
 def _lend_inputs(
     p: Prepared, x: Tensor, states: Tensor, weights: Sequence[Tensor], seed: Tensor | None, *more: Tensor
 ) -> None:
-    p.lend(_Kind.INPUT, "inputs", [x.data_ptr(), *_parts(states), *(m.data_ptr() for m in more)])
-    p.lend(_Kind.PARAM, "parameters", [w.data_ptr() for w in weights])
+    p.lend(Kind.INPUT, "inputs", [x.data_ptr(), *_parts(states), *(m.data_ptr() for m in more)])
+    p.lend(Kind.PARAM, "parameters", [w.data_ptr() for w in weights])
     if seed is not None:
         lib.remat_set_step_count(p.pointer, int(seed))
 
@@ -364,7 +392,7 @@ def _run_forward(
 ) -> tuple[Tensor, Tensor]:
     y, final = x.new_empty(x.shape[0], x.shape[1], width), torch.empty_like(states)
     _lend_inputs(p, x, states, weights, seed)
-    p.lend(_Kind.OUTPUT, "outputs", [y.data_ptr(), *_parts(final)])
+    p.lend(Kind.OUTPUT, "outputs", [y.data_ptr(), *_parts(final)])
     check(lib.remat_forward(p.pointer) if p.shape.trains else lib.remat_evaluate(p.pointer, None))
     p.seen = _seen(x, states, weights, seed)
     return y, final
@@ -416,8 +444,8 @@ def _compute_backward(
             pools.repeated += 1
             y, _ = _run_forward(prepared, x, states, weights, seed, y.shape[2])
         given = [dx.data_ptr()] if input_gradient else []
-        prepared.lend(_Kind.GRADIENT, "gradients", [*given, *_parts(dstates), *(w.data_ptr() for w in dweights)])
-        prepared.lend(_Kind.OUTPUT_GRADIENT, "output_gradients", [dy.data_ptr(), *_parts(dfinal)])
+        prepared.lend(Kind.GRADIENT, "gradients", [*given, *_parts(dstates), *(w.data_ptr() for w in dweights)])
+        prepared.lend(Kind.OUTPUT_GRADIENT, "output_gradients", [dy.data_ptr(), *_parts(dfinal)])
         check(lib.remat_backward(prepared.pointer, None))
     except Error as error:
         if "remat_forward" not in error.sentence:
@@ -478,15 +506,15 @@ def _backward(*given: Any) -> list[Tensor]:
     return torch.ops.remat_nn.backward.default(*given) if watched else _compute_backward(*given)
 
 
-def _refuse(ctx: Any, *gradients: Any) -> Any:
+def refuse_second_derivative(ctx: Any, *gradients: Any) -> Any:
     raise RuntimeError(
-        "layers of remat.nn are differentiated once; they have no second derivatives: leave out create_graph=True, or "
+        "Remat's layers are differentiated once; they have no second derivatives: leave out create_graph=True, or "
         "use the layer of torch.nn"
     )
 
 
 recurrent.register_autograd(_differentiate, setup_context=_save)
-recurrent_backward.register_autograd(_refuse)
+recurrent_backward.register_autograd(refuse_second_derivative)
 recurrent.register_autocast("cpu", torch.float32)
 
 
@@ -511,9 +539,9 @@ def recurrent_loss(
     prepared = pools.take(_shape(x, trains, seed, input_gradient))
     try:
         _lend_inputs(prepared, x, states, weights, seed, narrow, *([] if class_weights is None else [class_weights]))
-        prepared.lend(_Kind.OUTPUT, "outputs", _parts(final))
+        prepared.lend(Kind.OUTPUT, "outputs", _parts(final))
         if trains:
-            prepared.lend(_Kind.GRADIENT, "gradients", _loss_places(*gradients, weights))
+            prepared.lend(Kind.GRADIENT, "gradients", _loss_places(*gradients, weights))
         check((lib.remat_gradients if trains else lib.remat_evaluate)(prepared.pointer, c.byref(result)))
     finally:
         pools.give(prepared)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from .. import functional
 from .._library import invalid
 from ..graph import Value
 from .capture import op_name
@@ -1249,6 +1250,23 @@ def row_ends(t: Translator, lengths: Any, time: Axis, batch: Axis) -> Value:
     made = t.data(f"{lengths.name}.ends", torch.float32, (steps, length(batch)), ends)
     unite_all(made.dims, (time, batch))
     return t.graph.reverse(t.tensor(made).value)
+
+
+@op("remat::layer")
+def layer(t: Translator, layer: str, given: Sequence[Any], width: int, keeps: bool) -> list[Tensor]:
+    """A function of remat.functional, of sequences (T,B,C) and weights."""
+    of = functional.Layer.of(layer)
+    time, batch, _ = dims_of(given[0])
+    values = []
+    for x, (_, is_weight) in zip(given, of.given(), strict=True):
+        if is_weight:
+            values.append(weight_of(t, x))
+            continue
+        dims = dims_of(x)
+        unite_all(dims[:2], (time, batch))
+        values.append(t.arrange(t.as_sequence(x, time, batch), [time, batch, dims[2]]))
+    axes: list[Axis] = [time, batch, (Atom(width),)]
+    return [Tensor(of.build(t.graph, values), axes, list(axes), True)]
 
 
 # ---- Parts and joins ------------------------------------------------------------------------------------------------
