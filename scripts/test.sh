@@ -4,8 +4,8 @@
 #   scripts/test.sh          five to ten minutes on two cores. CUDA kernels are compiled if a GPU is found, or with REMAT_CUDA=ON
 #   scripts/test.sh --all    what continuous integration runs: the suite under AddressSanitizer and UBSan, and multi-threaded tests
 #                            under ThreadSanitizer (clang). The library is built and installed without the program. The Python
-#                            package's wheel is built and used, if PyPI answers. Then, on minimal systems (chroot.sh), a build for
-#                            64-bit Arm and README's commands: on Debian 13, and on Debian 12 with CUDA kernels if nvcc is found.
+#                            package's wheel is built and used, if PyPI answers. Then, on minimal systems (chroot.sh), README's
+#                            commands: on Debian 13, with a build for 64-bit Arm, and on Debian 12, with CUDA kernels if nvcc is found.
 #                            Where no chroot is possible, the release suite runs on this system. A compiler warning is an error
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -92,9 +92,9 @@ if [[ $all ]]; then
     toolkit=$(realpath -q "$(command -v nvcc || compgen -G '/usr/local/cuda*/bin/nvcc' | head -n 1)") || true
     toolkit=${toolkit%/bin/nvcc}
     [[ ! $toolkit ]] || cuda=ON # nvcc exists, so it has to work
-    bare bookworm 'scripts/setup.sh --aarch64 && cmake --preset aarch64 -DREMAT_TESTS=OFF -DREMAT_EXAMPLES=OFF &&
+    bare trixie 'scripts/quickstart.sh && scripts/test.sh &&
+        scripts/setup.sh --aarch64 && cmake --preset aarch64 -DREMAT_TESTS=OFF -DREMAT_EXAMPLES=OFF &&
         cmake --build --preset aarch64 -- --quiet' || true
-    bare trixie 'scripts/quickstart.sh && scripts/test.sh' || true
     commands='scripts/quickstart.sh --steps=20 && scripts/test.sh' # a third of the steps: Debian 13 has made all of them
     bare bookworm "${toolkit:+export REMAT_CUDA=ON CUDA_HOME=$toolkit; }$commands" ${toolkit:+"$toolkit"} && [[ ! $gpu ]] && exit
     echo "here, the release suite:"
