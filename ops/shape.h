@@ -58,8 +58,11 @@ static inline remat_status rm_want_integer(const char *op, const char *input, co
 
 static inline remat_status rm_want_rank(const char *op, const char *input, const remat_desc *x, int least, int most) {
     char text[REMAT_DESC_TEXT];
-    REQUIRE(x->rank >= least && x->rank <= most, INVALID, "%s: %s is %s, of rank %d; it must have rank %d to %d", op,
-            input, rm_desc_text(x, text), x->rank, least, most);
+    const bool fits = x->rank >= least && x->rank <= most;
+    REQUIRE(fits || least < most, INVALID, "%s: %s is %s, of rank %d; it must have rank %d", op, input,
+            rm_desc_text(x, text), x->rank, least);
+    REQUIRE(fits, INVALID, "%s: %s is %s, of rank %d; it must have rank %d to %d", op, input, rm_desc_text(x, text),
+            x->rank, least, most);
     return REMAT_OK;
 }
 

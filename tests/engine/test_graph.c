@@ -125,6 +125,13 @@ START_TEST(wrong_shapes_and_bounds_are_refused) {
         remat_attention_dropout(graph, x, x, x, 1, true, REMAT_NONE, 1);
         expect_mistake("attention|dropout|1");
         break;
+    case 9: {
+        remat_value flat = sequence("flat", REMAT_F32, T, B, 0);
+        remat_attention(graph, flat, flat, flat, 1, true);
+        expect_mistake("attention|q is f32 (40,2)|rank 3");
+        ck_assert_ptr_null(strstr(remat_last_error(), " to "));
+        break;
+    }
     default:
         remat_conv_transpose2d(graph, remat_param(graph, "p", 4, (int64_t[]){1, 2, 3, 3}, remat_init_zero()),
                                remat_param(graph, "f", 4, (int64_t[]){2, 1, 2, 2}, remat_init_zero()), REMAT_NONE, NULL,
@@ -255,7 +262,7 @@ int main(void) {
     tcase_add_test(tests, recurrent_layers_need_time);
     tcase_add_test(tests, ranks_above_8_are_refused);
     tcase_add_loop_test(tests, mixed_directions_of_time_are_refused, 0, 4);
-    tcase_add_loop_test(tests, wrong_shapes_and_bounds_are_refused, 0, 10);
+    tcase_add_loop_test(tests, wrong_shapes_and_bounds_are_refused, 0, 11);
     tcase_add_loop_test(tests, concat_and_slice_check_their_inputs, 0, 10);
     return run_cases("graph", tests);
 }

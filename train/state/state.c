@@ -173,10 +173,9 @@ static remat_status write_shards(const char *state, const rm_state_ranks *ranks,
     const int64_t number = ranks->shard_optimizer ? ranks->rank : ranks->part;
     rm_state_shard_name(number, optimizer_files(ranks), name);
     TRY(rm_path_join(path, sizeof path, state, name));
-    REQUIRE(
-        rm_path_exists(state), IO,
-        "rank 0 created %s, but rank %lld cannot see it: with --zero=1, choose a --save directory that all hosts share",
-        state, (long long)ranks->rank);
+    REQUIRE(rm_path_exists(state), IO,
+            "rank 0 created %s, but rank %lld cannot see it: choose a --save directory that all hosts share", state,
+            (long long)ranks->rank);
     TRY(rm_optimizer_shards_save(session, path, &writer));
     note(&writer, about + 2 + 2 * number);
     return REMAT_OK;
