@@ -347,3 +347,75 @@ def test_dicts_with_a_loss_function_are_refused():
     x, y = batch()
     with pytest.raises(remat.Error, match="example_batch is a dict.*loss_fn None"):
         remat.compile(network(), F.cross_entropy, {"x": x, "y": y})
+
+
+# ---- Batch norm in both modes
+
+
+def normed(**settings):
+    """Statistics that are not the initial ones."""
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4, **settings), nn.ReLU(), nn.Conv2d(4, 3, 3, bias=False), nn.BatchNorm2d(3, **settings),
+        nn.Flatten(), nn.Linear(3 * 4, 5),
+    )  # fmt: skip
+    for _ in range(3):
+        model(1 + torch.randn(6, 2, 6, 6))
+    return model
+
+
+def freeze(model, call):
+    """As fine-tuning does: the statistics stay, gains and biases learn."""
+    for module in model:
+        module.train(not isinstance(module, nn.BatchNorm2d))
+
+
+def freeze_and_change(model, call):
+    freeze(model, call)
+    if call == 1 and model[1].running_mean is not None:
+        model[1].running_mean.add_(1.0)
+        model[4].running_var.mul_(2.0)
+
+
+MODES = {
+    "frozen": freeze,
+    "frozen, then other statistics": freeze_and_change,
+    "evaluation": lambda model, call: model.eval(),
+    "in turn": lambda model, call: model.train(call % 2 == 0),
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"affine": False}, {"track_running_stats": False}, {"eps": 0.1}], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_batch_norm_follows_its_mode(mode, settings):
+    model, x, y = normed(**settings), torch.randn(6, 2, 6, 6), torch.randint(5, (6,))
+    peer = copy.deepcopy(model)
+    step = remat.compile(model, F.cross_entropy, (x, y))
+    for call in range(4):
+        for each in (model, peer):
+            MODES[mode](each, call)
+        peer.zero_grad()
+        loss = F.cross_entropy(peer(x), y)
+        loss.backward()
+        assert float(step(x, y)) == pytest.approx(loss.item(), rel=1e-5)
+        for ours, theirs in zip(model.parameters(), peer.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+        for ours, theirs in zip(model.buffers(), peer.buffers(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_after_a_recurrent_layer(training):
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.norm, self.head = nn.LSTM(3, 4, batch_first=True), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.norm(self.rnn(x)[0].transpose(1, 2)).transpose(1, 2))
+
+    model, x, y = Tagger(), torch.randn(3, 7, 3), torch.randn(3, 7, 2)
+    model(x)
+    model.norm.train(training)
+    wanted = check(remat.compile(model, F.mse_loss, (x, y)), model, x, y, F.mse_loss)
+    for ours, theirs in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(ours.grad, theirs, rtol=1e-4, atol=1e-7)

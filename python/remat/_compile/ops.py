@@ -1889,13 +1889,27 @@ def batch_norm(
     momentum: float, eps: float, cudnn_enabled: bool = True,
 ) -> Any:  # fmt: skip
     if not training:
-        raise Refused("batch norm in evaluation mode; call train() on the module, or fold it into the layer before it")
-    if running_mean is None:
-        raise Refused("batch norm with track_running_stats=False")
+        return frozen_batch_norm(t, input, weight, bias, running_mean, running_var, eps)
     p = plain_channels(t, input)
     gain, shift = weight_of(t, weight), weight_of(t, bias)
+    if running_mean is None:  # nobody reads the statistics
+        running_mean, running_var = (torch.zeros(length(dims_of(input)[1])) for _ in range(2))
     average, variance = (t.stored(x, statistics=True).value for x in (running_mean, running_var))
     return p.result(t.graph.batch_norm(p.value, gain, shift, average, variance, momentum, eps, False))
+
+
+def frozen_batch_norm(t: Translator, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float) -> Tensor:
+    """In evaluation mode: (x - mean) weight / sqrt(variance + eps) + bias, for each channel."""
+    axes = [1 if i == 1 else 0 for i in range(len(dims_of(x)))]
+
+    def of_channel(value: Any) -> Tensor:
+        value = t.tensor(value)
+        return with_dims(t, value, [value.dims[0] if axis else () for axis in axes])  # type: ignore[no-any-return]
+
+    scale = unary(t, add(t, t.tensor(variance), eps), t.graph.rsqrt)
+    scale = scale if weight is None else mul(t, scale, weight)
+    y = mul(t, sub(t, x, of_channel(mean)), of_channel(scale))
+    return y if bias is None else add(t, y, of_channel(bias))  # type: ignore[no-any-return]
 
 
 # ---- Losses ---------------------------------------------------------------------------------------------------------

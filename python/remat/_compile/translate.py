@@ -464,7 +464,7 @@ class Translator:
             value = self.graph.param(name, sizes, init_zeros())
             self.out.parameters[name] = x
         elif statistics:
-            name = names[0]
+            name = names[0] if names else f"statistics.{len(self.out.buffers)}"
             value = self.graph.buffer(name, sizes, init_zeros())
             self.out.buffers[name] = x
         elif names:
