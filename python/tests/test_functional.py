@@ -315,6 +315,93 @@ def test_a_mamba_within_a_budget() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*bits, strict=True))
 
 
+# ---- States
+
+
+STATEFUL = [i for i, (name, *_) in enumerate(CASES) if name not in ("rg_lru", "causal_conv")]
+
+
+def in_parts(function: Function, given: list[Tensor | None], **options: Any) -> Tensor:
+    """The sequence in three parts, each with the states of the one before it."""
+    ys, state = [], None
+    for first, last in ((0, 4), (4, 5), (5, T)):
+        part = [x if x is None or x.shape[:2] != (B, T) else x[:, first:last] for x in given]
+        y, state = function(*part, **options, initial_state=state, output_final_state=True)
+        ys.append(y)
+    states = state if isinstance(state, tuple) else (state,)
+    return torch.cat([torch.cat(ys, 1).flatten(1), *(s.reshape(B, -1) for s in states)], 1)
+
+
+def whole(function: Function, given: list[Tensor | None], **options: Any) -> Tensor:
+    y, state = function(*given, **options, output_final_state=True)
+    states = state if isinstance(state, tuple) else (state,)
+    return torch.cat([y.flatten(1), *(s.reshape(B, -1) for s in states)], 1)
+
+
+@pytest.mark.parametrize("case", STATEFUL, ids=[f"{CASES[i][0]}{i}" for i in STATEFUL])
+def test_states_continue_a_sequence(case: int) -> None:
+    """Values and gradients, also those of the final states, are those of the whole sequence."""
+    function, _, options = of(case)
+    given, found = made(case), []
+    for run in (whole, in_parts):
+        found.append(gradients(lambda *own: run(function, list(own), **options), given, torch.float32))  # noqa: B023
+    assert torch.equal(whole(function, given, **options)[:, : found[0][0].shape[1]].double(), found[0][0])
+    close(found[1], found[0])
+
+
+def test_initial_states_have_gradients() -> None:
+    torch.manual_seed(0)
+    a, b, first = torch.rand(B, T, 2, 3), torch.randn(B, T, 2, 3), torch.randn(B, 2, 3).requires_grad_()
+    y, last = F.linear_scan(a, b, initial_state=first, output_final_state=True)
+    (found,) = torch.autograd.grad(last.sum() + y[:, 0].sum(), [first])
+    torch.testing.assert_close(found, a.prod(1) + a[:, 0])
+    with torch.no_grad():
+        assert torch.equal(F.linear_scan(a, b, initial_state=first), y)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (torch.zeros(B, 3), r"initial_state.0 has the shape \(3, 3\); give \(3, 4\)"),
+        (torch.zeros(B, 4).double(), "initial_state.0 is torch.float64"),
+        ((torch.zeros(B, 4), torch.zeros(B, 4)), "initial_state has 2 tensors; give 1"),
+    ],
+)
+def test_wrong_states(state: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        F.linear_scan(torch.zeros(B, T, 4), torch.zeros(B, T, 4), initial_state=state)
+
+
+class Continued(torch.nn.Module):
+    """A sequence in two layers of time: an encoder whose final states begin a decoder, from learned initial states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qk, self.v, self.gates = torch.nn.Linear(4, 12), torch.nn.Linear(4, 6), torch.nn.Linear(4, 4)
+        self.first = torch.nn.ParameterList([torch.nn.Parameter(0.1 * torch.randn(1, *s)) for s in ((2, 3, 3), (2, 3), (2,))])
+
+    def layer(self, x: Tensor, states: Any) -> Any:
+        q, k = self.qk(x).unflatten(2, (2, 2, 3)).unbind(2)
+        i, f = self.gates(x).chunk(2, -1)
+        return F.mlstm(q, k, self.v(x).unflatten(2, (2, 3)), i, f, initial_state=states, output_final_state=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        _, states = self.layer(source, [state.expand(B, *state.shape[1:]) for state in self.first])
+        y, (c, n, m) = self.layer(target, states)
+        return y.mean((1, 2, 3)) + c.mean((1, 2, 3)) + n.mean((1, 2)) + m.mean(1)
+
+
+def test_states_in_a_compiled_step() -> None:
+    torch.manual_seed(0)
+    model, batch = Continued(), (torch.randn(B, 7, 4), torch.randn(B, T, 4), torch.randn(B))
+    loss = torch.nn.functional.mse_loss(model(*batch[:2]), batch[2])
+    loss.backward()
+    expected = [p.grad.double() for p in model.parameters() if p.grad is not None]
+    step = remat.compile(model, torch.nn.MSELoss(), batch)
+    assert abs(float(step(*batch)) - loss.item()) <= 1e-5 * loss.item()
+    close([p.grad.double() for p in model.parameters() if p.grad is not None], expected)
+
+
 def mixed(self: Any, hidden_states: Tensor, *args: Any, **keywords: Any) -> Tensor:
     """The forward of transformers' MambaMixer."""
     u, z = self.in_proj(hidden_states).chunk(2, -1)

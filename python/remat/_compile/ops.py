@@ -1205,11 +1205,11 @@ def states_of(t: Translator, given: Any, count: int, batch: Axis) -> list[Value 
 def state_of(t: Translator, given: Any, batch: Axis) -> Value:
     """One state for all rows, such as a learned one, is added to zeros of (B,H)."""
     x = t.tensor(given)
-    rows, width = length(batch), length(x.dims[1])
-    if rows > 1 and not real(x.dims[0]):
-        zeros = t.data(f"zeros.{rows}.{width}", torch.float32, (rows, width), lambda host: torch.zeros(rows, width))
+    sizes = (length(batch), *shape(x.dims[1:]))
+    if sizes[0] > 1 and not real(x.dims[0]):
+        zeros = t.data(".".join(map(str, ("zeros", *sizes))), torch.float32, sizes, lambda host: torch.zeros(sizes))
         unite(zeros.dims[0], batch)
-        x = t.broadcast(t.graph.add, zeros, with_dims(t, x, [(), x.dims[1]]))
+        x = t.broadcast(t.graph.add, zeros, with_dims(t, x, [(), *x.dims[1:]]))
     return t.plain(x).value
 
 
@@ -1253,20 +1253,25 @@ def row_ends(t: Translator, lengths: Any, time: Axis, batch: Axis) -> Value:
 
 
 @op("remat::layer")
-def layer(t: Translator, layer: str, given: Sequence[Any], width: int, keeps: bool) -> list[Tensor]:
-    """A function of remat.functional, of sequences (T,B,C) and weights."""
+def layer(t: Translator, layer: str, given: Sequence[Any], width: int, keeps: bool) -> list[Any]:
+    """A function of remat.functional, of sequences (T,B,C), weights and states (B,..)."""
     of = functional.Layer.of(layer)
     time, batch, _ = dims_of(given[0])
     values = []
-    for x, (_, is_weight) in zip(given, of.given(), strict=True):
-        if is_weight:
+    for x, (_, kind) in zip(given, of.given(), strict=True):
+        if kind == "weight":
             values.append(weight_of(t, x))
-            continue
-        dims = dims_of(x)
-        unite_all(dims[:2], (time, batch))
-        values.append(t.arrange(t.as_sequence(x, time, batch), [time, batch, dims[2]]))
+        elif kind == "state":
+            values.append(state_of(t, x, batch))
+        else:
+            dims = dims_of(x)
+            unite_all(dims[:2], (time, batch))
+            values.append(t.arrange(t.as_sequence(x, time, batch), [time, batch, dims[2]]))
+    y, finals = of.build(t.graph, values)
     axes: list[Axis] = [time, batch, (Atom(width),)]
-    return [Tensor(of.build(t.graph, values), axes, list(axes), True)]
+    own = [[batch, *((Atom(n),) for n in dims)] for dims in of.finals]
+    ends = [Tensor(value, list(dims), list(dims)) for value, dims in zip(finals, own, strict=True)]
+    return [Tensor(y, axes, list(axes), True), None, ends]
 
 
 # ---- Parts and joins ------------------------------------------------------------------------------------------------
