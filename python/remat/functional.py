@@ -140,6 +140,9 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 def _heads(like: Tensor, k: Tensor, v: Tensor) -> list[tuple[int, ...]]:
     """The axes of a matrix for each head."""
+    for x in (like, k, v):
+        if x.dim() != 4:
+            raise ValueError(f"a tensor has the shape {tuple(x.shape)}; give (batch, time, heads, width)")
     return [(like.shape[2], k.shape[3], v.shape[3])]
 
 
@@ -180,8 +183,10 @@ class Layer:
         return y, [graph.final_state(y, k) for k in range(len(self.finals))]
 
 
+# Which arguments have no time axis.
 _WEIGHTS = {
-    "selective_scan": (2, 5, 7), "ssd": (2, 5, 6), "delta_scan": (5, 6), "slstm": (1, 2), "rg_lru": (3,), "m2rnn": (4,), "causal_conv": (1, 2),
+    "selective_scan": (2, 5, 7), "ssd": (2, 5, 6), "delta_scan": (5, 6), "slstm": (1, 2), "rg_lru": (3,), "m2rnn": (4,),
+    "causal_conv": (1, 2),
 }  # fmt: skip
 
 

@@ -529,6 +529,12 @@ def test_wrong_shapes(one: tuple[int, ...], other: tuple[int, ...], error: Any, 
         F.linear_scan(torch.randn(one), torch.randn(other))
 
 
+def test_tensors_without_heads() -> None:
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(ValueError, match=r"a tensor has the shape \(2, 3, 4\); give \(batch, time, heads, width\)"):
+        F.mlstm(x, x, x, x, x)
+
+
 def test_wrong_types() -> None:
     x = torch.randn(2, 3, 4)
     with pytest.raises(ValueError, match="a is torch.float64; Remat's layers compute in float32: convert it"):
