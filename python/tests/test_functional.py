@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import remat.functional as F
-import torch
-from torch import Tensor
 
-import remat
+torch = pytest.importorskip("torch", reason="torch cannot be imported; name a Python that has it in REMAT_TORCH_PYTHON")
+
+import remat  # noqa: E402
+import remat.functional as F  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 Function = Callable[..., Tensor]
 
