@@ -11,11 +11,12 @@ saved tensors were moved, backward runs the forward pass again; the bits are the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -347,6 +348,37 @@ class Pool:
                     return prepared
         return None
 
+    @contextlib.contextmanager
+    def forward(self, shape: Shape, ticket: Tensor | None = None) -> Iterator[Prepared]:
+        """A session for one call. With a ticket it is then kept for the ticket's graph, unless the call failed."""
+        prepared, kept = self.take(shape), None
+        try:
+            yield prepared
+            kept = ticket
+        finally:
+            self.give(prepared, kept)
+
+    @contextlib.contextmanager
+    def backward(
+        self, shape: Shape, ticket: Tensor, seen: tuple[int, ...], again: Callable[[Prepared], object]
+    ) -> Iterator[Prepared]:
+        """The session that holds the ticket's forward pass, or another, in which `again` has run it again."""
+        found = self.find(ticket, seen)
+        prepared = found or self.take(shape)
+        try:
+            if not found:
+                self.repeated += 1
+                again(prepared)
+            yield prepared
+        except Error as error:
+            if "remat_forward" not in error.sentence:
+                raise
+            what = error.sentence.partition(";")[0]
+            raise RuntimeError(f"{what}; {_CHANGED}") from None
+        finally:
+            prepared.lease = None
+            self.give(prepared)
+
     def close(self) -> None:
         """The layer is gone."""
         with self.changed:
@@ -409,13 +441,8 @@ def recurrent(
     """
     pools = _pools[int(pool)]
     ticket = torch.zeros(1 if keeps else 0, dtype=torch.uint8)
-    prepared = pools.take(_shape(x, keeps or seed is not None, seed, input_gradient))
-    try:
+    with pools.forward(_shape(x, keeps or seed is not None, seed, input_gradient), ticket if keeps else None) as prepared:
         y, final = _run_forward(prepared, x, states, weights, seed, width)
-    except BaseException:
-        pools.give(prepared)
-        raise
-    pools.give(prepared, ticket if keeps else None)
     return y, final, ticket
 
 
@@ -434,27 +461,20 @@ def _compute_backward(
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of x, states and weights; that of x is empty without input_gradient."""
     pools = _pools[int(pool)]
-    _check_saved(pools, weights)
+    check_saved(pools.named, weights)
     dx, dstates = torch.empty_like(x) if input_gradient else x.new_empty(0), torch.empty_like(states)
     dweights = [torch.empty_like(w) for w in weights]
-    found = pools.find(ticket, _seen(x, states, weights, seed))
-    prepared = found or pools.take(_shape(x, True, seed, input_gradient))
-    try:
-        if not found:
-            pools.repeated += 1
-            y, _ = _run_forward(prepared, x, states, weights, seed, y.shape[2])
+    seen = _seen(x, states, weights, seed)
+    kept: list[Any] = []  # backward reads results, too
+
+    def again(prepared: Prepared) -> None:
+        kept.append(_run_forward(prepared, x, states, weights, seed, y.shape[2]))
+
+    with pools.backward(_shape(x, True, seed, input_gradient), ticket, seen, again) as prepared:
         given = [dx.data_ptr()] if input_gradient else []
         prepared.lend(Kind.GRADIENT, "gradients", [*given, *_parts(dstates), *(w.data_ptr() for w in dweights)])
         prepared.lend(Kind.OUTPUT_GRADIENT, "output_gradients", [dy.data_ptr(), *_parts(dfinal)])
         check(lib.remat_backward(prepared.pointer, None))
-    except Error as error:
-        if "remat_forward" not in error.sentence:
-            raise
-        what = error.sentence.partition(";")[0]
-        raise RuntimeError(f"{what}; {_CHANGED}") from None
-    finally:
-        prepared.lease = None
-        pools.give(prepared)
     return [dx, dstates, *dweights]
 
 
@@ -464,10 +484,10 @@ recurrent_backward = torch.library.custom_op("remat_nn::backward", _compute_back
 _CHANGED = "call the layer again, and change its weights after backward"
 
 
-def _check_saved(pools: Pool, weights: Sequence[Tensor]) -> None:
+def check_saved(named: Sequence[tuple[str, tuple[int, ...]]], weights: Sequence[Tensor]) -> None:
     """`.data` may have changed the type of weights after the forward pass."""
-    check_weights(pools.named, weights)
-    for (name, _), weight in zip(pools.named, weights):
+    check_weights(named, weights)
+    for (name, _), weight in zip(named, weights):
         if not weight.is_contiguous():
             raise RuntimeError(f"{name} is not contiguous any more; {_CHANGED}")
 
@@ -483,14 +503,14 @@ def _(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     pool, x, states, weights, seed, _, _, ctx.input_gradient = inputs
-    y, _, ticket = output
+    y, final, ticket = output
     ctx.seeded = [] if seed is None else [seed]
-    ctx.save_for_backward(pool, x, states, y, ticket, *ctx.seeded, *weights)
+    ctx.save_for_backward(pool, x, states, y, final, ticket, *ctx.seeded, *weights)
     ctx.seeded = len(ctx.seeded)
 
 
 def _differentiate(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor | None) -> tuple[Any, ...]:
-    pool, x, states, y, ticket, *rest = ctx.saved_tensors
+    pool, x, states, y, _, ticket, *rest = ctx.saved_tensors
     seed, weights = (rest[0], rest[1:]) if ctx.seeded else (None, rest)
     needed = ctx.needs_input_grad
     dx, dstates, *dweights = _backward(
@@ -536,15 +556,12 @@ def recurrent_loss(
     gradients = _loss_gradients(x, states, weights, trains, input_gradient)
     narrow = _narrow(targets)
     result = _abi.remat_step_result()
-    prepared = pools.take(_shape(x, trains, seed, input_gradient))
-    try:
+    with pools.forward(_shape(x, trains, seed, input_gradient)) as prepared:
         _lend_inputs(prepared, x, states, weights, seed, narrow, *([] if class_weights is None else [class_weights]))
         prepared.lend(Kind.OUTPUT, "outputs", _parts(final))
         if trains:
             prepared.lend(Kind.GRADIENT, "gradients", _loss_places(*gradients, weights))
         check((lib.remat_gradients if trains else lib.remat_evaluate)(prepared.pointer, c.byref(result)))
-    finally:
-        pools.give(prepared)
     loss = torch.full((), result.loss, dtype=torch.float32)
     return loss, final, *(gradients if keeps else _loss_gradients(x, states, weights, False, False))
 

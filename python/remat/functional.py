@@ -310,13 +310,8 @@ def run(layer: str, given: Sequence[Tensor], width: int, keeps: bool) -> tuple[T
     follow."""
     pool = _pool(layer, given)
     ticket = torch.zeros(1 if keeps else 0, dtype=torch.uint8)
-    prepared = pool.take(_shape(given[0], keeps))
-    try:
+    with pool.forward(_shape(given[0], keeps), ticket if keeps else None) as prepared:
         y, finals = _forward(prepared, layer, given, width)
-    except BaseException:
-        pool.give(prepared)
-        raise
-    pool.give(prepared, ticket if keeps else None)
     return y, ticket, finals
 
 
@@ -329,22 +324,20 @@ def _(layer: str, given: Sequence[Tensor], width: int, keeps: bool) -> tuple[Ten
 @torch.library.custom_op("remat::layer_backward", mutates_args=())
 def run_backward(layer: str, given: Sequence[Tensor], outer: Sequence[Tensor], ticket: Tensor) -> list[Tensor]:
     """The gradients of what was given. outer: those of the results."""
+    _recurrent.check_saved([(name, x.shape) for (name, _), x in zip(Layer.of(layer).given(), given, strict=True)], given)
     pool = _pool(layer, given)
     gradients = [torch.empty_like(x) for x in given]
     inputs, weights = _addresses(layer, given)
-    found = pool.find(ticket, (*inputs, *weights))
-    prepared = found or pool.take(_shape(given[0], True))
-    try:
-        if not found:
-            pool.repeated += 1
-            _forward(prepared, layer, given, outer[0].shape[2])
+    kept: list[Any] = []  # backward reads results, too
+
+    def again(prepared: _recurrent.Prepared) -> None:
+        kept.append(_forward(prepared, layer, given, outer[0].shape[2]))
+
+    with pool.backward(_shape(given[0], True), ticket, (*inputs, *weights), again) as prepared:
         to_inputs, to_weights = _addresses(layer, gradients)
         prepared.lend(_recurrent.Kind.GRADIENT, "gradients", [*to_inputs, *to_weights])
         prepared.lend(_recurrent.Kind.OUTPUT_GRADIENT, "output_gradients", [x.data_ptr() for x in outer])
         check(lib.remat_backward(prepared.pointer, None))
-    finally:
-        prepared.lease = None
-        pool.give(prepared)
     return gradients
 
 
@@ -354,12 +347,14 @@ def _(layer: str, given: Sequence[Tensor], outer: Sequence[Tensor], ticket: Tens
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    ctx.layer = inputs[0]
-    ctx.save_for_backward(output[1], *inputs[1])
+    ctx.layer, given, _, _ = inputs
+    y, ticket, finals = output
+    ctx.n_given = len(given)
+    ctx.save_for_backward(ticket, *given, y, *finals)  # the session reads results where they lie
 
 
 def _differentiate(ctx: Any, dy: Tensor, _: Tensor | None, of_finals: list[Tensor]) -> tuple[Any, ...]:
-    ticket, *given = ctx.saved_tensors
+    ticket, *given = ctx.saved_tensors[: 1 + ctx.n_given]
     outer = [d.contiguous() for d in (dy, *of_finals)]
     return None, torch.ops.remat.layer_backward(ctx.layer, given, outer, ticket), None, None
 

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="torch cannot be imported; name a Py
 import remat  # noqa: E402
 import remat.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 Function = Callable[..., Tensor]
 
@@ -194,6 +195,7 @@ CASES: list[tuple[str, Function, list[tuple[int, ...] | None], dict[str, Any]]] 
     ("causal_conv", causal_conv, [(B, T, 5), (5, 1, 4), (5,)], {}),
     ("causal_conv", causal_conv, [(B, T, 5), (5, 4), None], {}),
 ]  # fmt: skip
+STATEFUL = [i for i, (name, *_) in enumerate(CASES) if name not in ("rg_lru", "causal_conv")]
 each_case = pytest.mark.parametrize("case", range(len(CASES)), ids=[f"{name}{i}" for i, (name, *_) in enumerate(CASES)])
 
 
@@ -317,9 +319,6 @@ def test_a_mamba_within_a_budget() -> None:
 
 
 # ---- States
-
-
-STATEFUL = [i for i, (name, *_) in enumerate(CASES) if name not in ("rg_lru", "causal_conv")]
 
 
 def in_parts(function: Function, given: list[Tensor | None], **options: Any) -> Tensor:
@@ -487,6 +486,41 @@ def test_under_autocast_and_checkpoint() -> None:
     again = torch.utils.checkpoint.checkpoint(F.linear_scan, a, b, use_reentrant=False)
     one, other = (torch.autograd.grad(out.square().sum(), [a, b]) for out in (y, again))
     assert all(torch.equal(x, z) for x, z in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("case", STATEFUL, ids=str)
+def test_backward_keeps_what_it_reads(case: int) -> None:
+    """A session reads results in backward; a loss such as a sum does not keep them. Forward runs again only for a second backward."""
+    from remat.functional import _pools
+
+    def repeated() -> int:
+        return sum(pool.repeated for pool in _pools.values())
+
+    before = repeated()
+    function, _, options = of(case)
+    given = made(case)
+    trained = [x for x in given if x is not None]
+    y, ends = function(*given, **options, output_final_state=True)
+    results = [y, *(ends if isinstance(ends, tuple) else (ends,))]
+    memory = [StorageWeakRef(x.untyped_storage()) for x in results]
+    loss = sum(x.sum() for x in results)
+    expected = torch.autograd.grad(loss, trained, retain_graph=True)
+    assert repeated() == before
+    del y, ends, results
+    assert not any(storage.expired() for storage in memory)
+    found = torch.autograd.grad(loss, trained)
+    assert repeated() == before + 1
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    del loss
+    assert all(storage.expired() for storage in memory)
+
+
+def test_types_that_change_before_backward_are_refused() -> None:
+    a, b = torch.randn(B, T, 4), torch.nn.Parameter(torch.randn(4, 1, 3))
+    y = F.causal_conv(a, b)
+    b.data = b.data.double()
+    with pytest.raises((RuntimeError, ValueError), match="weight is torch.float64|float64|Double"):
+        y.sum().backward()
 
 
 def test_in_threads() -> None:
