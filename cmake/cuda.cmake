@@ -80,17 +80,19 @@ endforeach()
 list(JOIN CUDA_MISSING ", " CUDA_MISSING)
 
 # The GPU architectures to compile for, in CMake's notation: 90 (and PTX for newer GPUs), 90-real, 90-virtual, or
-# native. The default is reduced to those that this nvcc supports, with PTX of the newest only. Kernels for 8.0 also run on
-# 8.6 and 8.9.
+# native. The default is CUDAARCHS, the environment's variable of CMake, or those below that this nvcc supports, with PTX of
+# the newest only. Kernels for 8.0 also run on 8.6 and 8.9.
 if(NOT REMAT_CUDA STREQUAL "OFF" AND NOT CUDA_MISSING AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   execute_process(COMMAND ${CUDA_NVCC} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
-  set(architectures "")
-  foreach(architecture 75 80 90 100)
-    if(known MATCHES "compute_${architecture}\n")
-      list(TRANSFORM architectures REPLACE "^[0-9]+$" "\\0-real")
-      list(APPEND architectures ${architecture})
-    endif()
-  endforeach()
+  set(architectures $ENV{CUDAARCHS})
+  if(NOT architectures)
+    foreach(architecture 75 80 90 100)
+      if(known MATCHES "compute_${architecture}\n")
+        list(TRANSFORM architectures REPLACE "^[0-9]+$" "\\0-real")
+        list(APPEND architectures ${architecture})
+      endif()
+    endforeach()
+  endif()
   set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "GPU architectures for the kernels")
 endif()
 

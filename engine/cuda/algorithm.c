@@ -16,10 +16,14 @@
 
 /* ---- Layouts ----------------------------------------------------------------------------------------------------- */
 
-/* A row-major matrix of rows by columns; `stride` floats from one matrix of a batch to the next. */
-static cublasStatus_t describe(const rm_cuda_library *lib, int64_t rows, int64_t columns, int64_t ld, int32_t batch,
-                               int64_t stride, cublasLtMatrixLayout_t *out) {
-    cublasStatus_t error = lib->cublasLtMatrixLayoutCreate(out, CUDA_R_32F, (uint64_t)columns, (uint64_t)rows, ld);
+cudaDataType_t rm_cuda_operand_type(const rm_cuda_shape *s) {
+    return s->how & RM_CUDA_ROUNDED ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* A row-major matrix of rows by columns; `stride` numbers from one matrix of a batch to the next. */
+static cublasStatus_t describe(const rm_cuda_library *lib, cudaDataType_t type, int64_t rows, int64_t columns,
+                               int64_t ld, int32_t batch, int64_t stride, cublasLtMatrixLayout_t *out) {
+    cublasStatus_t error = lib->cublasLtMatrixLayoutCreate(out, type, (uint64_t)columns, (uint64_t)rows, ld);
     if (error) *out = NULL;
     if (error || batch == 1) return error;
     error = lib->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
@@ -33,12 +37,15 @@ cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_c
     const rm_cuda_library *lib = products->device->lib;
     bool ta = s->how & RM_CUDA_TRANSPOSE_A, tb = s->how & RM_CUDA_TRANSPOSE_B;
     const bool own = s->batch > 1;
+    const cudaDataType_t type = rm_cuda_operand_type(s);
     int32_t n = (int32_t)(own ? s->batch : batch);
     *out = (rm_cuda_layouts){NULL, NULL, NULL};
     cublasStatus_t error =
-        describe(lib, ta ? s->k : rows, ta ? rows : s->k, s->lda, n, own ? s->stride_a : rows * s->lda, &out->a);
-    if (!error) error = describe(lib, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb, n, own ? s->stride_b : 0, &out->b);
-    if (!error) error = describe(lib, rows, s->n, s->ldc, n, own ? s->stride_c : rows * s->ldc, &out->c);
+        describe(lib, type, ta ? s->k : rows, ta ? rows : s->k, s->lda, n, own ? s->stride_a : rows * s->lda, &out->a);
+    if (!error)
+        error = describe(lib, type, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb, n, own ? s->stride_b : 0, &out->b);
+    if (!error)
+        error = describe(lib, CUDA_R_32F, rows, s->n, s->ldc, n, own ? s->stride_c : rows * s->ldc, &out->c);
     return error;
 }
 
@@ -105,6 +112,7 @@ static uint64_t numerics_of(const rm_cuda_library *lib, const cublasLtMatmulAlgo
 }
 
 bool rm_cuda_algorithm_rounds(const rm_cuda_algorithm *algorithm) {
+    if (algorithm->shape.how & RM_CUDA_ROUNDED) return true;
     return algorithm->matmul && algorithm->precision != RM_FP32 &&
            (algorithm->numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_OP_INPUT_TYPE_MASK) !=
                CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
@@ -121,7 +129,7 @@ void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algo
                             size_t size) {
     const rm_cuda_library *lib = products->device->lib;
     if (!algorithm->matmul) {
-        snprintf(text, size, "cublasSgemm");
+        snprintf(text, size, "cublasGemmEx%s", rm_cuda_algorithm_rounds(algorithm) ? ", in bf16" : "");
         return;
     }
     char splits[24] = "";
@@ -137,9 +145,9 @@ void rm_cuda_algorithm_text(const rm_cuda_products *products, const rm_cuda_algo
 
 /* The smallest ld for `columns` numbers that is aligned to exactly `align` bytes, so that the choice depends on the
  * alignment of operands, but not on their ld. */
-static int64_t typical_ld(int64_t columns, int64_t align) {
-    int64_t unit = align / (int64_t)sizeof(float), ld = (columns + unit - 1) / unit * unit;
-    return unit < 4 && ld / unit % 2 == 0 ? ld + unit : ld;
+static int64_t typical_ld(int64_t columns, int64_t align, int64_t bytes_each) {
+    int64_t unit = align / bytes_each, ld = (columns + unit - 1) / unit * unit;
+    return align < 16 && ld / unit % 2 == 0 ? ld + unit : ld;
 }
 
 /* Contiguous rows, or rows 4 times as far apart, as in the matrix of one of four gates. */
@@ -148,9 +156,10 @@ enum { CLOSE = 1, APART = 4 };
 static rm_cuda_shape typical_shape(const rm_cuda_shape *shape, int64_t apart) {
     rm_cuda_shape typical = *shape;
     bool ta = typical.how & RM_CUDA_TRANSPOSE_A, tb = typical.how & RM_CUDA_TRANSPOSE_B;
-    typical.lda = typical_ld(apart * (ta ? typical.m : typical.k), typical.align_a);
-    typical.ldb = typical_ld(apart * (tb ? typical.k : typical.n), typical.align_b);
-    typical.ldc = typical_ld(apart * typical.n, typical.align_c);
+    const int64_t bytes = typical.how & RM_CUDA_ROUNDED ? sizeof(uint16_t) : sizeof(float);
+    typical.lda = typical_ld(apart * (ta ? typical.m : typical.k), typical.align_a, bytes);
+    typical.ldb = typical_ld(apart * (tb ? typical.k : typical.n), typical.align_b, bytes);
+    typical.ldc = typical_ld(apart * typical.n, typical.align_c, sizeof(float));
     typical.stride_a = (ta ? typical.k : typical.m) * typical.lda;
     typical.stride_b = (tb ? typical.n : typical.k) * typical.ldb;
     typical.stride_c = typical.m * typical.ldc;
@@ -226,10 +235,11 @@ static cublasStatus_t ask(const rm_cuda_products *products, question *about, rm_
     return error ? error : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Shapes that tensor cores do not support are multiplied in fp32. */
+/* Shapes that tensor cores do not support are multiplied in fp32; rounded operands, in bf16, as they are. */
 static cublasStatus_t choose(rm_cuda_products *products, question *about, rm_cuda_algorithm *algorithm) {
-    const rm_precision wanted[] = {products->precision, RM_FP32};
-    const int n = products->precision == RM_FP32 ? 1 : 2;
+    const bool rounded = algorithm->shape.how & RM_CUDA_ROUNDED;
+    const rm_precision wanted[] = {rounded ? RM_FP32 : products->precision, RM_FP32};
+    const int n = wanted[0] == RM_FP32 ? 1 : 2;
     int transposed = algorithm->shape.how & (RM_CUDA_TRANSPOSE_A | RM_CUDA_TRANSPOSE_B);
     cublasStatus_t error = CUBLAS_STATUS_NOT_SUPPORTED;
     algorithm->numerics = 0;
@@ -238,6 +248,7 @@ static cublasStatus_t choose(rm_cuda_products *products, question *about, rm_cud
         algorithm->matmul = products->matmul[wanted[i]][transposed];
         error = ask(products, about, algorithm);
     }
+    if (rounded) algorithm->precision = products->precision;
     if (!error && algorithm->precision != RM_FP32)
         algorithm->numerics = numerics_of(products->device->lib, &algorithm->algo);
     return error;

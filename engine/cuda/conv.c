@@ -134,7 +134,7 @@ static void *room(run *r, int64_t n) {
 static const void *operand(run *r, const void *x, int64_t n) {
     if (!r->bf16 || !x) return x;
     uint16_t *rounded = room(r, n);
-    rm_cuda_kernels_built.conv->round(&r->q->shown, n, x, rounded);
+    rm_cuda_kernels_built.round(&r->q->shown, 1, n, n, x, n, rounded);
     return rounded;
 }
 

@@ -24,6 +24,7 @@
 #include "engine/cuda/product.h"
 #include "engine/cuda/rnn.h"
 #include "engine/device/device.h"
+#include "ops/cuda/bf16.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/layers/cudnn_conv.h"
 #include "ops/recurrent/cudnn_cells.h"
@@ -80,6 +81,7 @@ struct rm_queue {
     cudaStream_t stream;
     cublasHandle_t blas;
     char *own; /* device memory: cuBLAS's workspace, then partial sums, then sums */
+    char *rounded; /* device memory for operands in bf16 (rounded.c); NULL: at other precisions, or never */
     double *sums;
     rm_cuda_graphs *graphs;
     uint64_t running[2]; /* op and pass of the running launcher: part of the key of its recordings */
@@ -137,6 +139,8 @@ void rm_cuda_graphs_destroy(rm_queue *queue);
 /* queue.c */
 int rm_cuda_clusters(void); /* rm_cuda_queue.clusters of the current GPU */
 remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out);
+/* Takes or frees the memory for rounded operands, as the device's precision requires. NULL allowed. */
+remat_status rm_cuda_queue_fit(rm_queue *queue);
 void rm_cuda_queue_destroy(rm_queue *queue);
 void rm_cuda_queue_settle(rm_queue *queue); /* waits for all work and copies arrived data to their destination */
 
@@ -183,6 +187,7 @@ typedef struct {
     __typeof__(rm_sum_of_squares_cuda) *sum_of_squares;
     __typeof__(rm_compare_cuda) *compare;
     __typeof__(rm_add_pieces_cuda) *add_pieces; /* for layers by cuDNN */
+    __typeof__(rm_round_cuda) *round; /* for operands in bf16 */
     __typeof__(rm_kernels_error_cuda) *error;
     __typeof__(rm_clusters_cuda) *clusters;
     const rm_cudnn_conv_kernels *conv; /* for convolutions by cuDNN */

@@ -163,8 +163,9 @@ static uint64_t cuda_identity(rm_device *device) {
     value[2] = (int)(lib->cublasLtGetVersion() + rm_cuda_dnn_version(device));
     (void)lib->cudaSetDevice(device->number);
     value[3] = rm_cuda_clusters();
-    for (int i = 0; i < 3; i++) {
-        static const char *const off[] = {"REMAT_CUDA_SPLIT_K", "REMAT_CUDA_WORKSPACE", "REMAT_CUDA_GRAPHS"};
+    for (int i = 0; i < 4; i++) {
+        static const char *const off[] = {"REMAT_CUDA_SPLIT_K", "REMAT_CUDA_WORKSPACE", "REMAT_CUDA_GRAPHS",
+                                          "REMAT_CUDA_ROUND"};
         const char *set = getenv(off[i]);
         value[3] = 2 * value[3] + (set && !strcmp(set, "OFF"));
     }
@@ -177,8 +178,11 @@ static remat_status cuda_set_precision(rm_device *device, rm_precision precision
             "precision %s needs a GPU of compute capability %d.0 or newer (Ampere), but GPU %d has %d; use precision "
             "fp32",
             rm_precision_names[precision], ROUNDING_MAJOR, device->number, device->major);
+    const rm_cuda_products *products = device->products;
+    device->overhead_bytes += precision == RM_BF16 ? products->rounded_bytes : 0;
+    device->overhead_bytes -= products->precision == RM_BF16 ? products->rounded_bytes : 0;
     rm_cuda_products_precision(device->products, precision);
-    return REMAT_OK;
+    return rm_cuda_queue_fit(device->spare);
 }
 
 static void cuda_products(rm_device *device, rm_products *out) { rm_cuda_products_known(device->products, out); }

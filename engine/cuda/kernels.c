@@ -15,6 +15,7 @@ const rm_cuda_kernels rm_cuda_kernels_built = {kernel,
                                                rm_sum_of_squares_cuda,
                                                rm_compare_cuda,
                                                rm_add_pieces_cuda,
+                                               rm_round_cuda,
                                                rm_kernels_error_cuda,
                                                rm_clusters_cuda,
                                                &rm_cudnn_conv_kernels_built};

@@ -68,7 +68,7 @@
     X(cublasDestroy_v2)                                                                                                \
     X(cublasSetStream_v2)                                                                                              \
     X(cublasSetWorkspace_v2)                                                                                           \
-    X(cublasSgemm_v2_64)                                                                                               \
+    X(cublasGemmEx_64)                                                                                                 \
     X(cublasGetStatusString)
 
 #define RM_CUBLASLT_CALLS(X)                                                                                           \

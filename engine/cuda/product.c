@@ -46,9 +46,14 @@ static remat_status start(rm_cuda_products *products) {
     size_t free = 0, total = 0;
     products->memory_bytes = is_off("REMAT_CUDA_WORKSPACE") ? 0 : products->device->blas_bytes;
     products->splits = !is_off("REMAT_CUDA_SPLIT_K");
+    products->rounded_terms = RM_CUDA_ROUNDED_TERMS;
+    products->rounded_edge = RM_CUDA_ROUNDED_EDGE;
     TRY(rm_cuda_status(lib, lib->cudaMemGetInfo(&free, &total), "asking for the GPU's memory"));
     products->trial_bytes =
         rm_smaller(rm_larger(RM_CUDA_TRIAL_BYTES, total / RM_CUDA_TRIAL_SHARE), RM_CUDA_MOST_TRIAL_BYTES);
+    if (rm_cuda_kernels_built.round && !is_off("REMAT_CUDA_ROUND"))
+        products->rounded_bytes =
+            rm_smaller(rm_larger(RM_CUDA_ROUNDED_BYTES, total / RM_CUDA_ROUNDED_SHARE), RM_CUDA_MOST_ROUNDED_BYTES);
     cublasStatus_t error = lib->cublasLtCreate(&products->handle);
     if (error) products->handle = NULL;
     for (int p = 0; p < RM_PRECISIONS && !error; p++)
@@ -129,6 +134,8 @@ void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out) 
 
 /* ---- Making one -------------------------------------------------------------------------------------------------- */
 
+/* A and B are in bf16 if the shape is RM_CUDA_ROUNDED, which is neither a batch nor several blocks, so that numbers are
+ * not counted. */
 typedef struct {
     const float *a, *b;
     float *c;
@@ -147,15 +154,19 @@ static bool is_refusal(cublasStatus_t error) {
     return error == CUBLAS_STATUS_NOT_SUPPORTED || error == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* For shapes without an algorithm of cuBLASLt. cuBLAS promises the same bits for the same call. */
+/* For shapes without an algorithm of cuBLASLt, in fp32 unless operands are rounded. cuBLAS promises the same bits for the
+ * same call. */
 static cublasStatus_t by_cublas(const rm_queue *q, const rm_cuda_shape *s, operands x) {
     const float one = 1, into = s->how & RM_CUDA_ADD ? 1 : 0;
+    const cublasOperation_t turn_a = s->how & RM_CUDA_TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t turn_b = s->how & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cudaDataType_t type = rm_cuda_operand_type(s);
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
     for (int64_t i = 0; i < s->batch && !error; i++)
-        error = q->device->lib->cublasSgemm_v2_64(q->blas, s->how & RM_CUDA_TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
-                                                  s->how & RM_CUDA_TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N, s->n,
-                                                  s->rows, s->k, &one, x.b + i * s->stride_b, s->ldb,
-                                                  x.a + i * s->stride_a, s->lda, &into, x.c + i * s->stride_c, s->ldc);
+        error = q->device->lib->cublasGemmEx_64(
+            q->blas, turn_b, turn_a, s->n, s->rows, s->k, &one, x.b + i * s->stride_b, type, s->ldb,
+            x.a + i * s->stride_a, type, s->lda, &into, x.c + i * s->stride_c, CUDA_R_32F, s->ldc, CUBLAS_COMPUTE_32F,
+            CUBLAS_GEMM_DEFAULT);
     return error;
 }
 
@@ -209,9 +220,23 @@ static void draw(float *pattern) {
     }
 }
 
-static void fill_randomly(rm_queue *q, const trial *t) {
+/* Numbers in bf16, for the same reason of many sizes: 2^-16 to 1. Two of them are also a float. */
+static void draw_halves(void *pattern) {
+    uint64_t random = 1;
+    for (size_t i = 0; i < 2 * PERIOD; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const uint64_t sign = random >> 63, size = 111 + (random >> 59 & 15), mantissa = random >> 52 & 127;
+        const uint16_t half = (uint16_t)(sign << 15 | size << 7 | mantissa);
+        memcpy((char *)pattern + i * sizeof half, &half, sizeof half);
+    }
+}
+
+static void fill_randomly(rm_queue *q, const trial *t, bool halves) {
     uint64_t done = rm_smaller(PERIOD * sizeof *t->host, t->random_bytes);
-    draw(t->host);
+    if (halves)
+        draw_halves(t->host);
+    else
+        draw(t->host);
     rm_cuda_copy_in(q, t->memory, t->host, done);
     for (uint64_t part; done < t->random_bytes; done += part) {
         part = rm_smaller(done, t->random_bytes - done);
@@ -225,8 +250,9 @@ static float *aligned_as(char *at, int32_t align) { return (float *)at + (align 
 /* Sets the sizes of a trial of `rows` rows and returns its bytes on the GPU. */
 static uint64_t measure(const rm_cuda_shape *s, int64_t rows, trial *t) {
     int64_t a_rows = s->how & RM_CUDA_TRANSPOSE_A ? s->k : rows, b_rows = s->how & RM_CUDA_TRANSPOSE_B ? s->n : s->k;
-    int64_t c = rows * s->ldc, most = larger(larger(a_rows * s->lda, APART + b_rows * s->ldb), c);
-    t->random_bytes = rm_align_up((uint64_t)(most + SLACK) * sizeof(float));
+    int64_t c = rows * s->ldc, a = a_rows * s->lda, b = b_rows * s->ldb;
+    if (s->how & RM_CUDA_ROUNDED) a = (a + 1) / 2, b = (b + 1) / 2;
+    t->random_bytes = rm_align_up((uint64_t)(larger(larger(a, APART + b), c) + SLACK) * sizeof(float));
     t->c_bytes = rm_align_up((uint64_t)(c + SLACK) * sizeof(float));
     return t->random_bytes + 2 * t->c_bytes;
 }
@@ -294,7 +320,7 @@ static bool all_are_equal(rm_queue *q, const made *m, const rm_cuda_layouts *lay
                           cublasStatus_t *error) {
     rm_device *device = q->device;
     const operands other = {t->x.a, t->x.b, t->other_c};
-    fill_randomly(q, t);
+    fill_randomly(q, t, m->shape.how & RM_CUDA_ROUNDED);
     prepare(q, &m->shape, t, false);
     *error = device->failed ? CUBLAS_STATUS_NOT_SUPPORTED : by_blocks(q, m, t->x, 0);
     if (!is_refusal(*error)) (void)rm_cublas_went(device, *error, "trying a matrix product");
@@ -384,7 +410,7 @@ static int32_t alignment(const float *x, int64_t ld, int64_t stride) {
     return (int32_t)(bits & -bits);
 }
 
-static rm_cuda_shape shape_of(const rm_cuda_product *p) {
+static rm_cuda_shape shape_of(const rm_cuda_product *p, bool rounded) {
     const bool tried = p->rows_like && p->m > p->rows_like;
     const int64_t many = p->batch > 1;
     return (rm_cuda_shape){.m = p->m,
@@ -398,14 +424,15 @@ static rm_cuda_shape shape_of(const rm_cuda_product *p) {
                            .stride_a = many * p->stride_a,
                            .stride_b = many * p->stride_b,
                            .stride_c = many * p->stride_c,
-                           .align_a = alignment(p->a, p->lda, many * p->stride_a),
-                           .align_b = alignment(p->b, p->ldb, many * p->stride_b),
+                           .align_a = rounded ? 16 : alignment(p->a, p->lda, many * p->stride_a),
+                           .align_b = rounded ? 16 : alignment(p->b, p->ldb, many * p->stride_b),
                            .align_c = alignment(p->c, p->ldc, many * p->stride_c),
                            .at_a = tried ? alignment(p->a, 0, 0) : 0,
                            .at_b = tried ? alignment(p->b, 0, 0) : 0,
                            .at_c = tried ? alignment(p->c, 0, 0) : 0,
                            .how = (p->transpose_a ? RM_CUDA_TRANSPOSE_A : 0) |
-                                  (p->transpose_b ? RM_CUDA_TRANSPOSE_B : 0) | (p->add ? RM_CUDA_ADD : 0)};
+                                  (p->transpose_b ? RM_CUDA_TRANSPOSE_B : 0) | (p->add ? RM_CUDA_ADD : 0) |
+                                  (rounded ? RM_CUDA_ROUNDED : 0)};
 }
 
 /* NULL: the device keeps the failure. */
@@ -441,9 +468,9 @@ static bool another(rm_cuda_products *products, made *m, cublasStatus_t error) {
 }
 
 /* No trials are possible while launches are recorded; a new shape is then made by BLOCKS and stays undecided. */
-static void multiply(rm_queue *q, const rm_cuda_product *product) {
+static void multiply(rm_queue *q, const rm_cuda_product *product, bool rounded) {
     rm_device *device = q->device;
-    const rm_cuda_shape shape = shape_of(product);
+    const rm_cuda_shape shape = shape_of(product, rounded);
     operands x = {product->a, product->b, product->c};
     made *m = device->failed ? NULL : find_or_make(device->products, &shape);
     const bool tries = !rm_cuda_graph_records(q);
@@ -461,13 +488,34 @@ static void multiply(rm_queue *q, const rm_cuda_product *product) {
 /* Matrices of a batch. Kernels count them along an axis of at most 65,535 blocks, so cuBLASLt has no algorithm for more. */
 enum { MOST_BATCH = 32768 };
 
-void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
+static void multiply_batch(rm_queue *q, const rm_cuda_product *product) {
     rm_cuda_product part = *product;
     for (int64_t left = product->batch; left > MOST_BATCH; left -= MOST_BATCH, part.batch = left) {
         part.batch = MOST_BATCH;
-        multiply((rm_queue *)(uintptr_t)shown, &part);
+        multiply(q, &part, false);
         part.a += MOST_BATCH * part.stride_a, part.b += MOST_BATCH * part.stride_b,
             part.c += MOST_BATCH * part.stride_c;
     }
-    multiply((rm_queue *)(uintptr_t)shown, &part);
+    multiply(q, &part, false);
+}
+
+/* In blocks of rows_like rows, or one of all rows; each in parts of `rows` rows. */
+static void multiply_rounded(rm_queue *q, const rm_cuda_product *product, int64_t rows) {
+    const rm_cuda_product rounded = rm_cuda_rounded_b(q, product);
+    const int64_t block = product->rows_like ? product->rows_like : product->m;
+    for (int64_t first = 0; first < product->m; first += block)
+        for (int64_t row = 0; row < block; row += rows) {
+            const rm_cuda_product part =
+                rm_cuda_rounded_part(q, &rounded, first + row, block - row < rows ? block - row : rows);
+            multiply(q, &part, true);
+        }
+}
+
+void rm_cuda_multiply(const rm_cuda_queue *shown, const rm_cuda_product *product) {
+    rm_queue *q = (rm_queue *)(uintptr_t)shown;
+    const int64_t rows = rm_cuda_rounded_rows(q, product);
+    if (rows)
+        multiply_rounded(q, product, rows);
+    else
+        multiply_batch(q, product);
 }

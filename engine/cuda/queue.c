@@ -74,6 +74,7 @@ void rm_cuda_queue_destroy(rm_queue *q) {
         if (q->stage[i].done) (void)lib->cudaEventDestroy(q->stage[i].done);
     if (q->stage[0].memory) (void)lib->cudaFreeHost(q->stage[0].memory);
     if (q->own) (void)lib->cudaFree(q->own);
+    if (q->rounded) (void)lib->cudaFree(q->rounded);
     if (q->stream) (void)lib->cudaStreamDestroy(q->stream);
     (void)lib->cudaGetLastError();
     rm_free(q);
@@ -89,12 +90,37 @@ remat_status rm_cuda_queue_make(rm_device *device, rm_queue **out) {
     return status;
 }
 
+remat_status rm_cuda_queue_fit(rm_queue *q) {
+    const rm_cuda_library *lib = q ? q->device->lib : NULL;
+    const rm_cuda_products *products = q ? q->device->products : NULL;
+    const uint64_t bytes = q && products->precision == RM_BF16 ? products->rounded_bytes : 0;
+    void *memory;
+    if (!q || !q->rounded == !bytes) return REMAT_OK;
+    TRY(rm_cuda_status(lib, lib->cudaSetDevice(q->device->number), "choosing the GPU"));
+    if (bytes) {
+        TRY(rm_cuda_status(lib, lib->cudaMalloc(&memory, bytes), "taking the GPU's memory for operands in bf16"));
+        q->rounded = memory;
+        return REMAT_OK;
+    }
+    memory = q->rounded;
+    q->rounded = NULL;
+    return rm_cuda_status(lib, lib->cudaFree(memory), "giving back the memory for operands in bf16");
+}
+
 remat_status rm_cuda_queue_create(rm_device *device, rm_queue **out) {
-    *out = device->spare;
-    device->spare = NULL;
-    if (*out) return REMAT_OK;
-    TRY(rm_cuda_status(device->lib, device->lib->cudaSetDevice(device->number), "choosing the GPU"));
-    return rm_cuda_queue_make(device, out);
+    rm_queue *q = device->spare;
+    remat_status status = REMAT_OK;
+    *out = device->spare = NULL;
+    if (!q) {
+        TRY(rm_cuda_status(device->lib, device->lib->cudaSetDevice(device->number), "choosing the GPU"));
+        status = rm_cuda_queue_make(device, &q);
+    }
+    if (!status) status = rm_cuda_queue_fit(q);
+    if (status)
+        rm_cuda_queue_destroy(q);
+    else
+        *out = q;
+    return status;
 }
 
 /* The launches that a calibration recorded are not those of training, so the spare queue forgets them, which frees

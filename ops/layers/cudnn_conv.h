@@ -1,5 +1,5 @@
 /* cudnn_conv.h: kernels of Remat's own for convolutions that cuDNN computes (engine/cuda/conv.c); in cudnn_conv.cu.
- * Numbers in bf16 are the upper halves of floats, rounded to nearest, ties to even. */
+ * Numbers in bf16 are as in ops/cuda/bf16.h, which rounds operands. */
 #ifndef RM_CUDNN_CONV_H
 #define RM_CUDNN_CONV_H
 
@@ -7,8 +7,6 @@
 
 /* Arrays of images are (images, channels, plane). Each launcher only queues its kernel. */
 typedef struct {
-    /* to = from in bf16 */
-    void (*round)(const rm_cuda_queue *queue, int64_t n, const float *from, uint16_t *to);
     /* y = from + b[channel]; from NULL: y itself; b NULL: 0 */
     void (*finish)(const rm_cuda_queue *queue, int64_t images, int64_t channels, int64_t plane, const uint16_t *from,
                    const float *b, float *y);

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ops/cuda/cuda_queue.h"
+#include "ops/cuda/bf16.h"
 #include "ops/layers/attention.h"
 #include "ops/layers/conv.h"
 #include "tests/cases.h"
@@ -475,6 +475,46 @@ START_TEST(every_bit_is_compared) {
 }
 END_TEST
 
+/* ---- Numbers in bf16 -------------------------------------------------------------------------------------------- */
+
+/* Of the two numbers in bf16 around x, the nearer; of two equally near, the one whose last bit is 0. */
+static uint32_t nearest_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t below = bits >> 16, rest = bits & 0xffff;
+    if (isnan(x)) return below | 64;
+    return rest > 0x8000 || (rest == 0x8000 && below % 2) ? below + 1 : below;
+}
+
+/* Any bits of a float, in matrices of any alignment; gaps between rows and what follows stay as they are. */
+START_TEST(numbers_are_rounded_to_bf16) {
+    enum { MOST_NUMBERS = 4096 };
+    static const float special[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, 0x1.01p0f, 0x1.03p0f, 0x1.fffp127f};
+    static float from[MOST_NUMBERS];
+    static _Alignas(8) uint16_t to[MOST_NUMBERS];
+    uint64_t random = (uint64_t)_i + 1;
+    for (int i = 0; i < MOST_NUMBERS; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const uint32_t bits = (uint32_t)(random >> 32);
+        memcpy(&from[i], &bits, sizeof bits);
+        if (i % 7 == 0) from[i] = special[i / 7 % 9];
+    }
+    for (int64_t rows = 1; rows < 6; rows += 2)
+        for (int64_t columns = 1; columns < 70; columns += columns < 12 ? 1 : 19)
+            for (int gaps = 0; gaps < 2; gaps++) {
+                const int64_t ld = columns + (gaps ? _i : 0), to_ld = gaps ? (columns + 7) / 8 * 8 : columns;
+                if (rows > 1 && to_ld % 4) continue;
+                memset(to, 0x5a, sizeof to);
+                rm_round_cuda(&rm_emulated_queue, rows, columns, ld, from + _i, to_ld, to);
+                for (int64_t i = 0; i < MOST_NUMBERS; i++) {
+                    const int64_t row = i / to_ld, column = i % to_ld;
+                    const bool inside = row < rows && column < columns;
+                    ck_assert_uint_eq(to[i], inside ? nearest_bf16(from[_i + row * ld + column]) : 0x5a5a);
+                }
+            }
+}
+END_TEST
+
 /* ---- Mistakes that the emulation must find ---------------------------------------------------------------------- */
 
 static bool depends_on_order(void (*launch)(float *)) {
@@ -638,6 +678,7 @@ int main(void) {
     tcase_add_loop_test(ops, embedding_gradients_add_rows_in_order, 0, 5);
     tcase_add_loop_test(ops, every_shape_is_rebuilt, 0, 2);
     tcase_add_loop_test(ops, recording_keys_contain_all_dependencies, 0, 4 * CELLS);
+    tcase_add_loop_test(rest, numbers_are_rounded_to_bf16, 0, 5);
     tcase_add_loop_test(rest, optimizers_match_the_cpu, 0, rm_n_optimizers);
     tcase_add_test(rest, sums_of_squares_have_double_precision);
     tcase_add_loop_test(rest, hashes_match_the_definition, 0, COMPARED);

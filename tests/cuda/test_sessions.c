@@ -4,6 +4,7 @@
 #include "engine/abi.h"
 #include "tests/cases.h"
 #include "tests/net.h"
+#include "tests/sanitized.h"
 
 #ifdef HAVE_CUDA_HEADERS
 
@@ -153,6 +154,7 @@ static void try_plans(const net *n, bool unfolded, int clusters) {
 }
 
 START_TEST(language_models_have_the_same_bits_in_every_plan) {
+    if (rm_release_only(_i, 2)) return;
     net n = net_number(_i);
     try_plans(&n, _i >= 6, 0);
 }
@@ -161,6 +163,7 @@ END_TEST
 /* One launch runs a tile's timesteps (ops/recurrent/persistent.cuh), so there is nothing to record. Clusters of two
  * blocks have one or two sequences. */
 START_TEST(every_plan_has_the_same_bits_with_clusters) {
+    if (rm_release_only(_i, 3)) return;
     net n = net_number(_i);
     n.timesteps = 13;
     n.hidden = 17 + _i;
@@ -231,6 +234,7 @@ END_TEST
 /* Products in TF32, or a cuBLASLt whose bits depend on the number of rows, also in batches, or without any algorithm:
  * rebuilt gates of a tile still have the bits of its timesteps. */
 START_TEST(every_product_library_has_the_same_bits) {
+    if (rm_release_only(_i, 2)) return;
     static const struct {
         unsigned whims;
         const char *precision;

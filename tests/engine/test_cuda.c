@@ -14,6 +14,7 @@
 #include "tests/engine/fake_cuda/expect.h"
 #include "tests/engine/fake_cuda/stand_ins.h"
 #include "tests/engine/random_net.h"
+#include "tests/sanitized.h"
 #include "tests/says.h"
 #include "tests/suite.h"
 
@@ -217,6 +218,7 @@ static void expect_same(const outcome *a, const outcome *b, const char *what) {
 static const char *const optimizers[] = {"sgd", "adamw", "lamb", "lars", "adam"};
 
 START_TEST(cuda_has_the_bits_of_the_cpu) {
+    if (rm_release_only(_i, 3)) return;
     problem p;
     outcome cpu, cuda;
     char what[64];
@@ -263,7 +265,7 @@ START_TEST(a_fault_at_any_call_gives_one_message) {
     ck_assert_msg(!run_problem(&p, "cuda", &right), "%s", remat_last_error());
     int64_t calls = fake_cuda_calls();
     expect_clean("without a fault");
-    for (int64_t call = 1; call <= calls; call += 1 + (int64_t)draw(call < 300 ? (uint64_t)rm_cases(1, 4) : 60))
+    for (int64_t call = 1; call <= calls; call += 1 + (int64_t)draw(call < 300 ? (uint64_t)rm_cases(1, SANITIZED ? 8 : 4) : SANITIZED ? 150 : 60))
         try_fault(&p, &right, call,
                   call % 3 == 0   ? cudaErrorMemoryAllocation
                   : call % 3 == 1 ? cudaErrorLaunchFailure

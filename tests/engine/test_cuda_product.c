@@ -434,6 +434,118 @@ START_TEST(requested_precision_is_used) {
 }
 END_TEST
 
+/* ---- Operands rounded beforehand -------------------------------------------------------------------------------- */
+
+/* With so many bytes for operands. */
+static void use_bf16(bench *b, int64_t bytes) {
+    api->queue_free(b->queue);
+    ck_assert(!api->set_precision(b->device, RM_FP32));
+    b->device->products->rounded_bytes = (uint64_t)bytes;
+    ck_assert(!api->set_precision(b->device, RM_BF16));
+    ck_assert(!api->queue_create(b->device, &b->queue));
+    b->device->products->rounded_terms = 100;
+    b->device->products->rounded_edge = 2;
+}
+
+static void round_on_host(bench *b) {
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < MOST; k++) {
+            uint32_t bits;
+            memcpy(&bits, &b->host[i][k], sizeof bits);
+            bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+            memcpy(&b->host[i][k], &bits, sizeof bits);
+        }
+}
+
+/* The sums are those of operands rounded to nearest; the fake's tensor cores truncate. All transpositions, with and
+ * without adding and cuBLASLt; padded rows; whole, and in parts where memory is short. Sums that are split are tried with
+ * operands in bf16 first. */
+START_TEST(large_operands_are_rounded_once) {
+    static const int64_t size[][3] = {{20, 16, 9}, {33, 8, 40}, {250, 60, 7}, {7, 31, 5}};
+    static bench b;
+    static float c[MOST];
+    rm_products known;
+    stand_in_reset((uint64_t)_i);
+    fake_lt_is(_i & 8 ? FAKE_LT_KNOWS_NOTHING : _i & 16 ? FAKE_LT_NEVER_REPEATS : 0);
+    ck_assert(!open_bench(&b));
+    round_on_host(&b);
+    for (size_t s = 0; s < sizeof size / sizeof *size; s++)
+        for (int offset = 0; offset < 4; offset++) {
+            rm_cuda_product p = tight(size[s][0], size[s][1], size[s][2]);
+            p.transpose_a = _i & 1, p.transpose_b = _i >> 1 & 1, p.add = _i >> 2 & 1;
+            p.lda = (p.transpose_a ? p.m : p.k) + (offset == 3), p.ldb = (p.transpose_b ? p.k : p.n) + 2 * (offset > 2);
+            p.ldc = p.n + offset;
+            const bool parts = p.m == 250; /* 128 rows of A fit beside B */
+            const int64_t beside = (p.transpose_b ? p.n * ((p.k + 7) / 8) : p.k * ((p.n + 7) / 8)) * 16;
+            use_bf16(&b, parts ? (int64_t)rm_align_up((uint64_t)beside) + (p.transpose_a ? 252 * p.k : 200 * 8) * 2 : 1 << 20);
+            const int64_t before = fake_lt_counted().products;
+            ck_assert_msg(!multiply(&b, p, offset, c), "%s", remat_last_error());
+            expect_right(&b, &p, offset, c);
+            if (!(_i & 24) && offset == 0 && parts) ck_assert_int_ge(fake_lt_counted().products - before, 2);
+        }
+    api->products(b.device, &known);
+    ck_assert_int_eq(known.in_fp32, 0);
+    ck_assert_int_eq(known.by_cublas, _i & 8 ? known.shapes : 0);
+    ck_assert_msg(strstr(known.latest, "in bf16"), "%s", known.latest);
+    ck_assert_msg(!strstr(known.latest, "splits") == !!(_i & 24), "%s", known.latest);
+    close_bench(&b);
+    expect_clean("rounded operands");
+}
+END_TEST
+
+/* A product of many rows that must have the bits of few, which are rounded. */
+START_TEST(rounded_rows_have_the_same_bits_for_every_count) {
+    static bench b;
+    static float whole[MOST], parts[MOST];
+    for (int turned = 0; turned < 2; turned++)
+        for (int64_t rows = 1; rows < 24; rows += 11) { /* a single row is not rounded */
+            stand_in_reset((uint64_t)rows);
+            ck_assert(!open_bench(&b));
+            use_bf16(&b, 1 << 20);
+            rm_cuda_product p = tight(3 * rows, 24, 40);
+            p.transpose_b = turned, p.add = true;
+            if (turned) p.ldb = p.k;
+            make_both(&b, p, rows, whole, parts);
+            ck_assert_msg(!memcmp(whole, parts, sizeof whole), "rows of %lld", (long long)rows);
+            close_bench(&b);
+            expect_clean("rounded rows");
+        }
+}
+END_TEST
+
+/* Their memory is counted, kept by the queue, and taken only at this precision. */
+START_TEST(memory_for_rounded_operands_is_planned) {
+    static const struct { size_t card, room; } cases[] = {{1, 32}, {24, 97}, {140, 256}};
+    for (int off = 0; off < 2; off++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            rm_device *device;
+            rm_queue *queue;
+            stand_in_reset(1);
+            fake_cuda_machine(1, 13000, cases[i].card << 30);
+            if (off) setenv("REMAT_CUDA_ROUND", "OFF", 1);
+            ck_assert(!api->open(1, &device));
+            unsetenv("REMAT_CUDA_ROUND");
+            const uint64_t before = api->overhead_bytes(device);
+            const int64_t live = fake_cuda_live();
+            for (int times = 0; times < 2; times++) {
+                const uint64_t room = off ? 0 : (uint64_t)cases[i].room << 20;
+                ck_assert(!api->set_precision(device, RM_BF16) && !api->set_precision(device, RM_BF16));
+                const uint64_t more = api->overhead_bytes(device) - before;
+                ck_assert_msg(more >> 20 == room >> 20, "%llu", (unsigned long long)more);
+                ck_assert_int_eq(fake_cuda_live() - live, !off);
+                ck_assert(!api->queue_create(device, &queue));
+                ck_assert_int_eq(fake_cuda_live() - live, !off);
+                api->queue_free(queue);
+                ck_assert(!api->set_precision(device, RM_TF32));
+                ck_assert_uint_eq(api->overhead_bytes(device), before);
+                ck_assert_int_eq(fake_cuda_live(), live);
+            }
+            api->close(device);
+            expect_clean("room for operands");
+        }
+}
+END_TEST
+
 /* Products that stay in fp32 although a lower precision was requested are counted, for any reason. */
 START_TEST(products_left_in_fp32_are_counted) {
     static const unsigned reasons[] = {FAKE_LT_NO_TENSOR_CORES, FAKE_LT_FASTER_IN_FP32, FAKE_LT_KNOWS_NOTHING};
@@ -456,7 +568,7 @@ START_TEST(products_left_in_fp32_are_counted) {
         api->products(b.device, &known);
         ck_assert_msg(known.shapes == 1 && known.in_fp32 == 1, "%d: %lld of %lld, %s", i, (long long)known.in_fp32,
                       (long long)known.shapes, known.latest);
-        ck_assert_msg(!!strstr(known.latest, i < 2 ? "in fp32" : "cublasSgemm"), "%s", known.latest);
+        ck_assert_msg(!!strstr(known.latest, i < 2 ? "in fp32" : "cublasGemmEx"), "%s", known.latest);
     }
     close_bench(&b);
     expect_clean("counted");
@@ -517,6 +629,12 @@ static remat_status run_all(bench *b, float *c) {
     rm_cuda_product p = tight(12, 8, 40);
     TRY(open_bench(b));
     p.rows_like = 4;
+    TRY(multiply(b, p, 0, c));
+    api->queue_free(b->queue);
+    b->queue = NULL;
+    TRY(api->set_precision(b->device, RM_BF16));
+    TRY(api->queue_create(b->device, &b->queue));
+    b->device->products->rounded_terms = b->device->products->rounded_edge = 1;
     return multiply(b, p, 0, c);
 }
 
@@ -556,6 +674,9 @@ int main(void) {
     tcase_add_loop_test(c, rows_have_the_same_bits_for_every_count, 0, 4 * MOODS);
     tcase_add_test(c, rows_are_multiplied_in_parts_when_memory_is_short);
     tcase_add_test(c, sums_are_split_only_if_their_bits_repeat);
+    tcase_add_loop_test(c, large_operands_are_rounded_once, 0, 32);
+    tcase_add_test(c, rounded_rows_have_the_same_bits_for_every_count);
+    tcase_add_test(c, memory_for_rounded_operands_is_planned);
     tcase_add_test(c, without_rows_like_the_bits_differ);
     tcase_add_test(c, algorithms_are_chosen_once);
     tcase_add_test(c, recording_postpones_the_choice);

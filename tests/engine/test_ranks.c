@@ -4,6 +4,7 @@
 #include "tests/cases.h"
 #include "tests/engine/poison.h"
 #include "tests/engine/rank_sessions.h"
+#include "tests/sanitized.h"
 #include "tests/suite.h"
 
 /* ---- Random networks, plans, ranks ---------------------------------------------------------------------------- */
@@ -313,7 +314,7 @@ START_TEST(micro_steps_are_counted) {
 END_TEST
 
 int main(void) {
-    int networks = rm_cases(1000, 120);
+    int networks = rm_cases(1000, SANITIZED ? 48 : 120);
     TCase *tests = tcase_create("ranks");
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, random_networks_along_time_are_reduced_exactly, 0, networks);

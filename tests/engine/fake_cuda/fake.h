@@ -89,6 +89,8 @@ void fake_take_turns(void); /* some work runs, if any can */
 /* ---- Between the files ----------------------------------------------------------------------------------------- */
 
 cublasStatus_t fake_blas_answer(void); /* the status of a valid call of cuBLAS or cuBLASLt */
+uint64_t fake_blas_bytes(cudaDataType_t type); /* of a number in fp32 or bf16; another type is a violation */
+float fake_blas_number(const void *x, cudaDataType_t type, int64_t i); /* x[i] */
 void fake_blas_handle(int more);       /* handles created or destroyed */
 void fake_load(int library);           /* FAKE_CUBLAS ... creates its first handle, or another */
 void fake_lt_reset(void);

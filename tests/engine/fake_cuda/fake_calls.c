@@ -391,7 +391,8 @@ typedef struct {
     bool ta, tb;
     int64_t m, n, k, lda, ldb, ldc;
     float alpha, beta;
-    const float *a, *b;
+    const void *a, *b;
+    cudaDataType_t type; /* of A and B */
     float *c;
 } product;
 
@@ -404,8 +405,8 @@ static void multiply(void *context) {
         for (int64_t j = 0; j < p->n; j++) {
             double sum = 0;
             for (int64_t l = 0; l < p->k; l++)
-                sum += (double)p->a[p->ta ? l + i * p->lda : i + l * p->lda] *
-                       (double)p->b[p->tb ? j + l * p->ldb : l + j * p->ldb];
+                sum += (double)fake_blas_number(p->a, p->type, p->ta ? l + i * p->lda : i + l * p->lda) *
+                       (double)fake_blas_number(p->b, p->type, p->tb ? j + l * p->ldb : l + j * p->ldb);
             float *c = &p->c[i + j * p->ldc];
             *c = (float)(p->alpha * sum + (p->beta != 0 ? (double)p->beta * (double)*c : 0));
         }
@@ -413,22 +414,28 @@ static void multiply(void *context) {
 
 /* `columns` columns of ld numbers each, of which the first `rows` are accessed. The rest of the last column is not
  * accessed. */
-static fake_range matrix(const float *start, int64_t rows, int64_t columns, int64_t ld, bool writes) {
+static fake_range matrix(const void *start, cudaDataType_t type, int64_t rows, int64_t columns, int64_t ld,
+                         bool writes) {
     if (ld < rows) fake_violate("a matrix with %lld rows, %lld numbers apart", (long long)rows, (long long)ld);
-    return (fake_range){start, 4 * (uint64_t)((columns - 1) * ld + rows), writes};
+    return (fake_range){start, fake_blas_bytes(type) * (uint64_t)((columns - 1) * ld + rows), writes};
 }
 
-cublasStatus_t cublasSgemm_v2_64(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m,
-                                 int64_t n, int64_t k, const float *alpha, const float *a, int64_t lda, const float *b,
-                                 int64_t ldb, const float *beta, float *c, int64_t ldc) {
+cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n,
+                               int64_t k, const void *alpha, const void *a, cudaDataType_t a_type, int64_t lda,
+                               const void *b, cudaDataType_t b_type, int64_t ldb, const void *beta, void *c,
+                               cudaDataType_t c_type, int64_t ldc, cublasComputeType_t compute,
+                               cublasGemmAlgo_t algorithm) {
     bool turn_a = ta != CUBLAS_OP_N, turn_b = tb != CUBLAS_OP_N;
     cublasStatus_t status = fake_blas_answer();
     if (status) return status;
     if (!handle->workspace) fake_violate("a product without its own workspace");
-    product p = {turn_a, turn_b, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c};
-    fake_range range[] = {matrix(a, turn_a ? k : m, turn_a ? m : k, lda, false),
-                          matrix(b, turn_b ? n : k, turn_b ? k : n, ldb, false),
-                          matrix(c, m, n, ldc, true),
+    if (a_type != b_type || c_type != CUDA_R_32F || compute != CUBLAS_COMPUTE_32F || algorithm != CUBLAS_GEMM_DEFAULT)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    product p = {turn_a,        turn_b, m, n, k, lda, ldb, ldc, *(const float *)alpha, *(const float *)beta, a, b,
+                 a_type, c};
+    fake_range range[] = {matrix(a, a_type, turn_a ? k : m, turn_a ? m : k, lda, false),
+                          matrix(b, b_type, turn_b ? n : k, turn_b ? k : n, ldb, false),
+                          matrix(c, c_type, m, n, ldc, true),
                           {handle->workspace, handle->bytes, true}};
     fake_push(handle->stream, multiply, &p, sizeof p, range, 4);
     return status;

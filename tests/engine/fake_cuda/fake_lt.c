@@ -24,6 +24,7 @@ void fake_lt_reset(void) {
 typedef struct {
     int64_t rows, columns, ld, stride;
     int32_t batch;
+    cudaDataType_t type;
 } layout;
 typedef struct {
     cublasComputeType_t compute;
@@ -55,6 +56,18 @@ static cublasStatus_t unmake(void *handle) {
     fake_blas_handle(-1);
     free(handle);
     return fake_blas_answer();
+}
+
+uint64_t fake_blas_bytes(cudaDataType_t type) {
+    if (type != CUDA_R_32F && type != CUDA_R_16BF) fake_violate("a matrix of another type than float or bf16");
+    return type == CUDA_R_16BF ? sizeof(uint16_t) : sizeof(float);
+}
+float fake_blas_number(const void *x, cudaDataType_t type, int64_t i) {
+    if (type == CUDA_R_32F) return ((const float *)x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
 }
 
 /* ---- Descriptors ------------------------------------------------------------------------------------------------- */
@@ -96,8 +109,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
                                           uint64_t columns, int64_t ld) {
     cublasStatus_t status;
     layout *l = make(sizeof *l, &status);
-    if (l) *l = (layout){(int64_t)rows, (int64_t)columns, ld, 0, 1};
-    if (type != CUDA_R_32F) fake_violate("a matrix of another type than float");
+    if (l) *l = (layout){(int64_t)rows, (int64_t)columns, ld, 0, 1, type};
+    (void)fake_blas_bytes(type);
     if (ld < (int64_t)rows) fake_violate("a matrix with %lld rows, %lld numbers apart", (long long)rows, (long long)ld);
     *out = (cublasLtMatrixLayout_t)(void *)l;
     return status;
@@ -145,16 +158,19 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---- Algorithms -------------------------------------------------------------------------------------------------- */
 
-/* op(A) (m,k) op(B) (k,n) = D (m,n), in batches of one size. */
+/* op(A) (m,k) op(B) (k,n) = D (m,n), in batches of one size. Operands in bf16 are not rounded again. */
 static bool fits(const operation *o, const layout *a, const layout *b, const layout *d) {
+    if (a->type != b->type || d->type != CUDA_R_32F) return false;
+    if (a->type == CUDA_R_16BF && o->compute != CUBLAS_COMPUTE_32F) return false;
     int64_t am = o->turn_a ? a->columns : a->rows, ak = o->turn_a ? a->rows : a->columns;
     int64_t bk = o->turn_b ? b->columns : b->rows, bn = o->turn_b ? b->rows : b->columns;
     return am == d->rows && bn == d->columns && ak == bk && a->batch == d->batch && b->batch == d->batch;
 }
 
-static bool aligned(const layout *l, uint32_t bytes) { return (uint64_t)l->ld * sizeof(float) % bytes == 0; }
+static bool aligned(const layout *l, uint32_t bytes) { return (uint64_t)l->ld * fake_blas_bytes(l->type) % bytes == 0; }
 
-static uint64_t numerics_of(cublasComputeType_t compute) {
+static uint64_t numerics_of(cublasComputeType_t compute, cudaDataType_t type) {
+    if (type == CUDA_R_16BF) return CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
     if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
         return CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32;
     if (compute == CUBLAS_COMPUTE_32F_FAST_16BF)
@@ -163,9 +179,9 @@ static uint64_t numerics_of(cublasComputeType_t compute) {
 }
 
 /* A good algorithm, which does not split sums. */
-static cublasLtMatmulAlgo_t algorithm(uint64_t id, int64_t columns, cublasComputeType_t compute) {
+static cublasLtMatmulAlgo_t algorithm(uint64_t id, int64_t columns, cublasComputeType_t compute, cudaDataType_t type) {
     return (cublasLtMatmulAlgo_t){
-        .data = {[ID] = id, [SPLIT] = 1, [COLUMNS] = (uint64_t)columns, [NUMERICS] = numerics_of(compute)}};
+        .data = {[ID] = id, [SPLIT] = 1, [COLUMNS] = (uint64_t)columns, [NUMERICS] = numerics_of(compute, type)}};
 }
 
 static bool is_far(const layout *l) { return l->ld > 2 * l->rows + 4; }
@@ -199,7 +215,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         uint64_t id = 1 + ((uint64_t)x[3]->columns * 7 + (uint64_t)x[0]->ld % 2 + (uint64_t)i) % 11;
         memset(&result[i], 0, sizeof result[i]);
         bool as_they_are = i == first && whims & FAKE_LT_FASTER_IN_FP32;
-        result[i].algo = algorithm(id, x[3]->columns, as_they_are ? CUBLAS_COMPUTE_32F : o->compute);
+        result[i].algo = algorithm(id, x[3]->columns, as_they_are ? CUBLAS_COMPUTE_32F : o->compute, x[0]->type);
         result[i].algo.data[NEAR] = i == first && whims & FAKE_LT_REFUSES_FAR;
         result[i].algo.data[LATE] = i == first && whims & FAKE_LT_REFUSES_LATE;
         if (i <= SPLITS) result[i].algo.data[SPLIT] = 4, result[i].algo.data[SCHEME] = i == SPLITS ? 2 - id % 2 : 4;
@@ -260,7 +276,7 @@ typedef struct {
     uint64_t order; /* of a sum's terms */
     uint64_t numerics;
     float alpha, beta;
-    const float *x, *y;
+    const void *x, *y;
     float *out;
 } product;
 
@@ -277,13 +293,16 @@ static float rounded(float x, uint64_t numerics) {
     return x;
 }
 
-static float element(const product *p, const float *x, const float *y, int64_t i, int64_t j) {
+/* x_at, y_at: where the batch's matrices start. */
+static float element(const product *p, int64_t x_at, int64_t y_at, int64_t i, int64_t j) {
     int64_t k = p->o.turn_a ? p->a.rows : p->a.columns;
     float sum = 0;
     for (int64_t t = 0; t < k; t++) {
         int64_t l = (t + (int64_t)p->order * k / 13) % k;
-        sum += rounded(x[p->o.turn_a ? l + i * p->a.ld : i + l * p->a.ld], p->numerics) *
-               rounded(y[p->o.turn_b ? j + l * p->b.ld : l + j * p->b.ld], p->numerics);
+        const int64_t at_x = x_at + (p->o.turn_a ? l + i * p->a.ld : i + l * p->a.ld);
+        const int64_t at_y = y_at + (p->o.turn_b ? j + l * p->b.ld : l + j * p->b.ld);
+        sum += rounded(fake_blas_number(p->x, p->a.type, at_x), p->numerics) *
+               rounded(fake_blas_number(p->y, p->b.type, at_y), p->numerics);
     }
     return sum;
 }
@@ -296,15 +315,15 @@ static void multiply(void *context) {
         for (int64_t j = 0; j < p->d.columns; j++)
             for (int64_t i = 0; i < p->d.rows; i++) {
                 float *out = p->out + block * p->d.stride + i + j * p->d.ld;
-                float sum = element(p, p->x + block * p->a.stride, p->y + block * p->b.stride, i, j);
+                float sum = element(p, block * p->a.stride, block * p->b.stride, i, j);
                 *out = p->alpha * sum + (p->beta != 0 ? p->beta * *out : 0);
             }
 }
 
 /* The numbers after the last row of the last column are not accessed. */
-static fake_range touched(const float *start, const layout *l, bool writes) {
+static fake_range touched(const void *start, const layout *l, bool writes) {
     int64_t last = (l->batch - 1) * l->stride + (l->columns - 1) * l->ld + l->rows;
-    return (fake_range){start, sizeof *start * (uint64_t)last, writes};
+    return (fake_range){start, fake_blas_bytes(l->type) * (uint64_t)last, writes};
 }
 
 static uint64_t order_of(const cublasLtMatmulAlgo_t *algo, const layout *d) {

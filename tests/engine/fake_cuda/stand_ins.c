@@ -219,6 +219,31 @@ static void launch_check(const rm_cuda_queue *queue, const rm_comparison *check)
     fake_push(queue->stream, do_check, check, sizeof *check, r.item, r.n);
 }
 
+typedef struct {
+    int64_t rows, columns, ld, to_ld;
+    const float *from;
+    uint16_t *to;
+} rounding;
+
+static void do_round(void *context) {
+    const rounding *r = context;
+    for (int64_t row = 0; row < r->rows; row++)
+        for (int64_t i = 0; i < r->columns; i++) {
+            uint32_t bits;
+            memcpy(&bits, &r->from[row * r->ld + i], sizeof bits);
+            r->to[row * r->to_ld + i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        }
+}
+static void launch_round(const rm_cuda_queue *queue, int64_t rows, int64_t columns, int64_t ld, const float *from,
+                         int64_t to_ld, uint16_t *to) {
+    const rounding rounding = {rows, columns, ld, to_ld, from, to};
+    ranges r = {.n = 0};
+    if ((uintptr_t)to % 8 || (rows > 1 && to_ld % 4)) fake_violate("numbers in bf16 that are not aligned");
+    add(&r, from, sizeof *from * (uint64_t)((rows - 1) * ld + columns), false);
+    add(&r, to, sizeof *to * (uint64_t)((rows - 1) * to_ld + columns), true);
+    fake_push(queue->stream, do_round, &rounding, sizeof rounding, r.item, r.n);
+}
+
 static __typeof__(((rm_optimizer *)0)->update_cuda) update(const rm_optimizer *optimizer) {
     asked_optimizer = optimizer;
     return launch_update;
@@ -232,8 +257,8 @@ static cudaError_t kernels_error;
 static int error_of_kernels(void) { return (int)kernels_error; }
 void stand_in_kernels_answer(cudaError_t error) { kernels_error = error; }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel,           update, measure, launch_squares, launch_check, NULL,
-                                               error_of_kernels, NULL,   NULL};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel,       update, measure,          launch_squares, launch_check,
+                                               NULL,         launch_round, error_of_kernels, NULL,           NULL};
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 
