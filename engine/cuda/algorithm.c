@@ -44,8 +44,7 @@ cublasStatus_t rm_cuda_layouts_make(const rm_cuda_products *products, const rm_c
         describe(lib, type, ta ? s->k : rows, ta ? rows : s->k, s->lda, n, own ? s->stride_a : rows * s->lda, &out->a);
     if (!error)
         error = describe(lib, type, tb ? s->n : s->k, tb ? s->k : s->n, s->ldb, n, own ? s->stride_b : 0, &out->b);
-    if (!error)
-        error = describe(lib, CUDA_R_32F, rows, s->n, s->ldc, n, own ? s->stride_c : rows * s->ldc, &out->c);
+    if (!error) error = describe(lib, CUDA_R_32F, rows, s->n, s->ldc, n, own ? s->stride_c : rows * s->ldc, &out->c);
     return error;
 }
 

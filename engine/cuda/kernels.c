@@ -9,13 +9,8 @@ static __typeof__(((rm_optimizer *)0)->measure_cuda) measure(const rm_optimizer 
     return optimizer->measure_cuda;
 }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel,
-                                               update,
-                                               measure,
-                                               rm_sum_of_squares_cuda,
-                                               rm_compare_cuda,
-                                               rm_add_pieces_cuda,
-                                               rm_round_cuda,
-                                               rm_kernels_error_cuda,
-                                               rm_clusters_cuda,
-                                               &rm_cudnn_conv_kernels_built};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel,           update,
+                                               measure,          rm_sum_of_squares_cuda,
+                                               rm_compare_cuda,  rm_add_pieces_cuda,
+                                               rm_round_cuda,    rm_kernels_error_cuda,
+                                               rm_clusters_cuda, &rm_cudnn_conv_kernels_built};

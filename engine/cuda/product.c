@@ -163,10 +163,10 @@ static cublasStatus_t by_cublas(const rm_queue *q, const rm_cuda_shape *s, opera
     const cudaDataType_t type = rm_cuda_operand_type(s);
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
     for (int64_t i = 0; i < s->batch && !error; i++)
-        error = q->device->lib->cublasGemmEx_64(
-            q->blas, turn_b, turn_a, s->n, s->rows, s->k, &one, x.b + i * s->stride_b, type, s->ldb,
-            x.a + i * s->stride_a, type, s->lda, &into, x.c + i * s->stride_c, CUDA_R_32F, s->ldc, CUBLAS_COMPUTE_32F,
-            CUBLAS_GEMM_DEFAULT);
+        error = q->device->lib->cublasGemmEx_64(q->blas, turn_b, turn_a, s->n, s->rows, s->k, &one,
+                                                x.b + i * s->stride_b, type, s->ldb, x.a + i * s->stride_a, type,
+                                                s->lda, &into, x.c + i * s->stride_c, CUDA_R_32F, s->ldc,
+                                                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     return error;
 }
 

@@ -61,11 +61,11 @@ void rm_cuda_products_known(const rm_cuda_products *products, rm_products *out);
 /* Everything except the numbers that a product's bits may depend on. Compared as bytes, so it has no padding. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc;
-    int64_t rows;                      /* of a block: rows_like, or m without it */
+    int64_t rows;                                /* of a block: rows_like, or m without it */
     int64_t batch, stride_a, stride_b, stride_c; /* batch 1: all strides are 0 */
-    int32_t align_a, align_b, align_c; /* alignment of every row: 4, 8 or 16 bytes */
-    int32_t how;                       /* RM_CUDA_TRANSPOSE_A ... RM_CUDA_ROUNDED: A and B are in bf16 */
-    int32_t at_a, at_b, at_c, nothing; /* alignment of the first row, if many rows are tried; else 0 */
+    int32_t align_a, align_b, align_c;           /* alignment of every row: 4, 8 or 16 bytes */
+    int32_t how;                                 /* RM_CUDA_TRANSPOSE_A ... RM_CUDA_ROUNDED: A and B are in bf16 */
+    int32_t at_a, at_b, at_c, nothing;           /* alignment of the first row, if many rows are tried; else 0 */
 } rm_cuda_shape;
 enum { RM_CUDA_TRANSPOSE_A = 1, RM_CUDA_TRANSPOSE_B = 2, RM_CUDA_ADD = 4, RM_CUDA_ROUNDED = 8 };
 enum { RM_CUDA_SHAPE_LISTS = 256 };
@@ -93,9 +93,9 @@ struct rm_cuda_products {
     rm_device *device;
     cublasLtHandle_t handle;
     rm_precision precision;
-    uint64_t trial_bytes;  /* as above; tests reduce it */
-    uint64_t memory_bytes; /* bytes of the queue's workspace that algorithms may use */
-    bool splits;           /* algorithms may split sums */
+    uint64_t trial_bytes;   /* as above; tests reduce it */
+    uint64_t memory_bytes;  /* bytes of the queue's workspace that algorithms may use */
+    bool splits;            /* algorithms may split sums */
     uint64_t rounded_bytes; /* of a queue, at precision bf16: as above, or 0; tests change these three */
     int64_t rounded_terms, rounded_edge;
     cublasLtMatmulDesc_t matmul[RM_PRECISIONS][4]; /* by transpositions */

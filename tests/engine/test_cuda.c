@@ -265,7 +265,8 @@ START_TEST(a_fault_at_any_call_gives_one_message) {
     ck_assert_msg(!run_problem(&p, "cuda", &right), "%s", remat_last_error());
     int64_t calls = fake_cuda_calls();
     expect_clean("without a fault");
-    for (int64_t call = 1; call <= calls; call += 1 + (int64_t)draw(call < 300 ? (uint64_t)rm_cases(1, SANITIZED ? 8 : 4) : SANITIZED ? 150 : 60))
+    const uint64_t close = (uint64_t)rm_cases(1, SANITIZED ? 8 : 4), far = SANITIZED ? 150 : 60;
+    for (int64_t call = 1; call <= calls; call += 1 + (int64_t)draw(call < 300 ? close : far))
         try_fault(&p, &right, call,
                   call % 3 == 0   ? cudaErrorMemoryAllocation
                   : call % 3 == 1 ? cudaErrorLaunchFailure

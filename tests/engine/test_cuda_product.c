@@ -477,7 +477,8 @@ START_TEST(large_operands_are_rounded_once) {
             p.ldc = p.n + offset;
             const bool parts = p.m == 250; /* 128 rows of A fit beside B */
             const int64_t beside = (p.transpose_b ? p.n * ((p.k + 7) / 8) : p.k * ((p.n + 7) / 8)) * 16;
-            use_bf16(&b, parts ? (int64_t)rm_align_up((uint64_t)beside) + (p.transpose_a ? 252 * p.k : 200 * 8) * 2 : 1 << 20);
+            use_bf16(&b, parts ? (int64_t)rm_align_up((uint64_t)beside) + (p.transpose_a ? 252 * p.k : 200 * 8) * 2
+                               : 1 << 20);
             const int64_t before = fake_lt_counted().products;
             ck_assert_msg(!multiply(&b, p, offset, c), "%s", remat_last_error());
             expect_right(&b, &p, offset, c);

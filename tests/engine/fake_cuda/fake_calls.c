@@ -431,8 +431,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t ta, cubl
     if (!handle->workspace) fake_violate("a product without its own workspace");
     if (a_type != b_type || c_type != CUDA_R_32F || compute != CUBLAS_COMPUTE_32F || algorithm != CUBLAS_GEMM_DEFAULT)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    product p = {turn_a,        turn_b, m, n, k, lda, ldb, ldc, *(const float *)alpha, *(const float *)beta, a, b,
-                 a_type, c};
+    product p = {turn_a, turn_b, m, n, k, lda, ldb, ldc, *(const float *)alpha, *(const float *)beta, a, b, a_type, c};
     fake_range range[] = {matrix(a, a_type, turn_a ? k : m, turn_a ? m : k, lda, false),
                           matrix(b, b_type, turn_b ? n : k, turn_b ? k : n, ldb, false),
                           matrix(c, c_type, m, n, ldc, true),

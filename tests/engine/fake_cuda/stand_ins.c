@@ -257,8 +257,8 @@ static cudaError_t kernels_error;
 static int error_of_kernels(void) { return (int)kernels_error; }
 void stand_in_kernels_answer(cudaError_t error) { kernels_error = error; }
 
-const rm_cuda_kernels rm_cuda_kernels_built = {kernel,       update, measure,          launch_squares, launch_check,
-                                               NULL,         launch_round, error_of_kernels, NULL,           NULL};
+const rm_cuda_kernels rm_cuda_kernels_built = {kernel, update,       measure,          launch_squares, launch_check,
+                                               NULL,   launch_round, error_of_kernels, NULL,           NULL};
 
 /* ---- The device ------------------------------------------------------------------------------------------------ */
 
