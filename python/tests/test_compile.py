@@ -340,6 +340,16 @@ LAYERS = {
     "max pool, ceil_mode": lambda x: F.max_pool2d(F.relu(x), 3, 2, ceil_mode=True),
     "max pool of a row": lambda x: F.max_pool1d(x.flatten(2), 4, 3),
     "pool to more": nn.AdaptiveAvgPool2d((12, 7)),
+    "padded by other elements": lambda x: F.relu(
+        F.pad(x, (2, 3, 1, 2), "reflect") + F.pad(x, (2, 3, 1, 2), "replicate") + F.pad(x, (2, 3, 1, 2), "circular") * 2
+        + F.pad(x, (2, 3, 1, 2), value=-1.5) + F.pad(x, (5, 0, 0, 3), "circular")
+    ),
+    "padded rows": lambda x: F.pad(x.flatten(2), (41, 3), "reflect") + F.pad(x.flatten(2), (41, 3), "replicate") + F.pad(x.flatten(2), (41, 3), value=2.0),
+    "rows": lambda x: F.avg_pool1d(x.flatten(2), 4, 3, 1) + F.interpolate(x.flatten(2), scale_factor=3)[..., :14],
+    "transposed convolution of rows": nn.Sequential(nn.Flatten(2), nn.ConvTranspose1d(2, 4, 3, 2, 1, 1, groups=2, dilation=2)),
+    "unfolded": lambda x: F.unfold(x, (2, 3), (2, 1), (1, 2), (1, 2)),
+    "folded": lambda x: F.fold(F.unfold(x, (3, 2), 1, 1, (2, 3)).relu(), (9, 7), (3, 2), (2, 1), (2, 1), (3, 3)),
+    "shuffled channels": lambda x: nn.ChannelShuffle(3)(torch.cat([x, x * 2, x.relu()], 1)),
     "where": lambda x: torch.where(torch.arange(7) > 3, x, -2.0) + x.masked_fill(torch.arange(6)[:, None] == 2, 1.5),
 }
 
@@ -364,7 +374,7 @@ CORNERS = {
     "hardswish": F.hardswish, "hardtanh": lambda x: F.hardtanh(x, -3, 6), "mish": F.mish,
     "celu": lambda x: F.celu(x, 0.7), "leaky_relu": lambda x: F.leaky_relu(x, 0.3), "negative slope": lambda x: F.leaky_relu(x, -0.3),
     "PReLU": nn.PReLU(init=0.3), "PReLUs": nn.PReLU(5), "clamp": lambda x: x.clamp(-3, 6), "clamp_min": lambda x: x.clamp(min=0),
-    "clamp_max": lambda x: x.clamp(max=0),
+    "clamp_max": lambda x: x.clamp(max=0), "softshrink": lambda x: F.softshrink(x, 3),
 }  # fmt: skip
 
 
@@ -382,6 +392,32 @@ def test_gradients_at_corners_are_pytorchs(name):
             return self.activation(self.first(x))
 
     check(Model(), nn.MSELoss(), torch.randn(3, 2), torch.randn(3, 5))
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_alpha_dropout_keeps_mean_and_variance(features):
+    """Dropped elements, or features, become the least value of SELU, here a single one."""
+    p, n, least = 0.3, 4000, -1.7580993408473766
+    scale = ((1 - p) * (1 + p * least**2)) ** -0.5
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x, self.dropout = nn.Parameter(torch.randn(2, n, 2)), nn.FeatureAlphaDropout(p) if features else nn.AlphaDropout(p)
+
+        def forward(self, zeros):
+            return self.dropout(self.x + zeros)
+
+    model, zeros = Model(), torch.zeros(2, n, 2)
+    step = remat.compile(model, lambda out, y: (out * y).sum(), (zeros, torch.ones(2, n, 2)))
+    loss = float(step(zeros, torch.ones(2, n, 2)))
+    kept = model.x.grad.double() / scale
+    assert torch.allclose(kept, kept.round()) and abs(float(kept.mean()) - 1 + p) < 0.02
+    assert bool((kept[..., 0] == kept[..., 1]).all()) == features
+    out = scale * (torch.where(kept > 0.5, model.x.detach().double(), least) - least * p)
+    assert loss == pytest.approx(float(out.sum()), rel=1e-4, abs=0.05)
+    assert abs(float(out.mean())) < 0.06 and abs(float(out.var()) - 1) < 0.06
+    assert float(step.evaluate(zeros, torch.ones(2, n, 2))) == pytest.approx(float(model.x.detach().sum()), abs=0.05)
 
 
 def test_infinite_activations_stay_infinite():

@@ -57,6 +57,8 @@ OF_ROWS = {
     ).mean(),
     "two class weights": lambda o, y, m: (rows(o, y, weight=class_weights(o)) + rows(o, y, weight=class_weights(o).flip(0))).mean(),
     "two ignored classes": lambda o, y, m: (rows(o, y, ignore_index=1) + rows(o, y, ignore_index=2)).mean(),
+    "margins": lambda o, y, m: F.multi_margin_loss(o.flatten(0, 1), y.flatten()),
+    "margins, squared": lambda o, y, m: F.multi_margin_loss(o.flatten(0, 1), y.flatten(), p=2, margin=0.3, reduction="sum") / 40,
     "reduction=sum": lambda o, y, m: F.cross_entropy(o.flatten(0, 1), y.flatten(), reduction="sum") / m.sum(),
     "focal": lambda o, y, m: ((1 - torch.exp(-rows(o, y))) ** 2 * rows(o, y) * m).sum() / m.sum(),
     "gathered": lambda o, y, m: -(o.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1) * m).sum() / m.sum(),
@@ -136,6 +138,13 @@ OF_ELEMENTS = {
     "KL": lambda o, y, m: F.kl_div(o.log_softmax(-1), torch.where(y > 0, y, 0.0), reduction="batchmean"),
     "KL of logarithms": lambda o, y, m: (F.kl_div(o.log_softmax(-1), y.log_softmax(-1), reduction="none", log_target=True).sum(-1) * m).mean(),
     "KL of what is computed": lambda o, y, m: F.kl_div(o.log_softmax(-1), (o * y).log_softmax(-1), log_target=True, reduction="sum"),
+    "Poisson": lambda o, y, m: F.poisson_nll_loss(o, (y * 3).abs()),
+    "Poisson, rates": lambda o, y, m: (F.poisson_nll_loss(o.exp(), y.abs(), log_input=False, reduction="none").sum(-1) * m).mean(),
+    "soft margin": lambda o, y, m: F.soft_margin_loss(o, (y > 0) * 2.0 - 1),
+    "hinge embedding": lambda o, y, m: F.hinge_embedding_loss(o, (y > 0) * 2.0 - 1, margin=0.2, reduction="sum"),
+    "margin ranking": lambda o, y, m: F.margin_ranking_loss(o[..., 0], o[..., 1], (y[..., 0] > 0) * 2.0 - 1, margin=0.1),
+    "triplets": lambda o, y, m: F.triplet_margin_loss(o, y, o * y, margin=0.5, swap=True),
+    "cosine embedding": lambda o, y, m: F.cosine_embedding_loss(o.flatten(0, 1), (o * y).flatten(0, 1), m.flatten() * 2 - 1, margin=0.2),
     "by hand": lambda o, y, m: ((o - y) ** 2).mean() + (o - y).abs().sum((1, 2)).mean(),
     "means of rows": lambda o, y, m: (((o - y) ** 2).mean(2) * m).sum(1).div(m.sum(1)).mean(),
     "root of the mean": lambda o, y, m: ((o - y) ** 2).mean().sqrt(),
@@ -148,6 +157,11 @@ OF_ELEMENTS = {
 @pytest.mark.parametrize("name", OF_ELEMENTS)
 def test_losses_of_elements(name):
     check(WithLoss(Recurrent(), OF_ELEMENTS[name]), None, torch.randn(B, T, 4), torch.randn(B, T, 2), kept())
+
+
+def test_poisson_loss_with_stirlings_formula():
+    counts = torch.tensor([[0.0, 1, 2], [3, 9, 100]])
+    check(nn.Linear(2, 3), lambda o, y: F.poisson_nll_loss(o, y, full=True), torch.randn(2, 2), counts)
 
 
 def test_probabilities_that_round_to_0_and_1_have_their_logits_loss():
@@ -201,6 +215,16 @@ ELEMENTWISE = {
     "powers": lambda x: (x * x + 1) ** 0.5 + (x * x + 1) ** -0.5 + (x * x + 1) ** -1,
     "reciprocals": lambda x: 2 / (1 + x * x) + torch.reciprocal(2 + x * x) + torch.arange(1.0, 7, dtype=x.dtype) / (1 + x * x),
     "softsign": lambda x: x / (1 + x.abs()),
+    "larger and smaller": lambda x: torch.maximum(x, x * x) + torch.minimum(x * 2, x * x - 1) + x.amin(-1, keepdim=True),
+    "minimum": lambda x: x + x.min(-1, keepdim=True).values + torch.min(x, x * x),
+    "between": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.5) + torch.addcdiv(x, x, x * x + 1),
+    "powers of 2": lambda x: torch.exp2(x) + torch.logaddexp(x, x * x),
+    "differences": lambda x: torch.cat([x.diff(dim=-1), x.diff(2, dim=-1)[..., :2]], -1)[..., :6],
+    "running sums": lambda x: x.cumsum(-1) * 0.5 + x.cumsum(1) * 0.1,
+    "repeated": lambda x: x[..., :3].repeat_interleave(2, -1) + torch.tile(x[..., 2:4], (3,)) + x[..., 4:].repeat(*[1] * (x.dim() - 1), 3),
+    "cosine similarity": lambda x: x * F.cosine_similarity(x, x * x - 0.3, dim=-1).unsqueeze(-1),
+    "distance": lambda x: x * F.pairwise_distance(x, x * x, keepdim=True),
+    "triangles": lambda x: torch.cat([half(x[..., :3, None] * x[..., None, 2:]).sum(-1) for half in (torch.tril, torch.triu)], -1),
 }
 
 

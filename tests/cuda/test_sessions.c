@@ -214,14 +214,14 @@ END_TEST
 /* Calibrations are stored per identity, so a switch that changes times must change the identity. */
 START_TEST(switches_change_the_identity_of_the_device) {
     static const char *const off[] = {"REMAT_CUDA_SPLIT_K", "REMAT_CUDA_WORKSPACE", "REMAT_CUDA_GRAPHS",
-                                      "REMAT_CUDA_CLUSTERS"};
+                                      "REMAT_CUDA_ROUND", "REMAT_CUDA_CLUSTERS"};
     rm_device *device;
     emulated_device_reset(1);
     rm_emulated_clusters = 7;
     CHECKED(rm_device_cuda.open(1, &device));
     const uint64_t all = rm_device_cuda.identity(device);
     ck_assert(rm_device_cuda.identity(device) == all);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         setenv(off[i], "OFF", 1);
         ck_assert_msg(rm_device_cuda.identity(device) != all, "%s does not change the identity", off[i]);
         unsetenv(off[i]);

@@ -1,4 +1,5 @@
-"""The ops: one function for each kind, under ATen's names, with ATen's arguments."""
+"""The ops: one function for each kind, under ATen's names, with ATen's arguments. Those of images and losses have files of
+their own."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from .. import functional
 from .._library import invalid
@@ -37,7 +37,7 @@ from .tensors import (
     unite,
     unite_all,
 )
-from .translate import OPS, VIEWS, Host, Plain, Translator, op, view
+from .translate import OPS, Host, Plain, Translator, op, view
 
 
 def number(x: Any) -> float | None:
@@ -161,6 +161,11 @@ def pixel_unshuffle(t: Translator, self: Any, downscale_factor: int) -> Any:
     return reshape(t, x, [*lead, channels * r**2, height // r, width // r])
 
 
+@view("channel_shuffle")
+def channel_shuffle(t: Translator, self: Any, groups: int) -> Any:
+    return flatten(t, transpose(t, unflatten(t, self, 1, [groups, -1]), 1, 2), 1, 2)
+
+
 @view("expand", "expand_as")
 def expand(t: Translator, self: Any, size: Any, implicit: bool = False) -> Any:
     if isinstance(self, Stack):
@@ -183,9 +188,15 @@ def expand(t: Translator, self: Any, size: Any, implicit: bool = False) -> Any:
 def repeat(t: Translator, self: Any, repeats: Sequence[int]) -> Any:
     dims = dims_of(self)
     full = [()] * (len(repeats) - len(dims)) + dims
-    if any(n > 1 and length(d) > 1 for n, d in zip(repeats, full, strict=True)):
-        raise Refused(f"repeat({', '.join(map(str, repeats))}) of a tensor of shape {shape(dims)}")
+    for dim, n in enumerate(repeats[len(full) - len(dims) :]):
+        if n > 1 and length(dims[dim]) > 1:
+            self = cat(t, [self] * n, dim)
     return expand(t, self, [n if length(d) == 1 else -1 for n, d in zip(repeats, full, strict=True)])
+
+
+@op("tile")
+def tile(t: Translator, self: Any, dims: Sequence[int]) -> Any:
+    return repeat(t, self, [1] * (len(dims_of(self)) - len(dims)) + list(dims))
 
 
 @view("detach", "detach_")
@@ -457,6 +468,12 @@ def hardswish(t: Translator, self: Any) -> Any:
     return mul(t, self, hardsigmoid(t, self))
 
 
+@op("softshrink")
+def softshrink(t: Translator, self: Any, lambd: float = 0.5) -> Any:
+    x = t.tensor(self)
+    return sub(t, x, unary(t, x, t.graph.clamp, -lambd, lambd))
+
+
 @op("mish")
 def mish(t: Translator, self: Any) -> Any:
     return mul(t, self, tanh(t, softplus(t, self)))
@@ -509,6 +526,25 @@ def feature_dropout(t: Translator, input: Any, p: float, train: bool) -> Any:
     if not train or p == 0:
         return input
     return mul(t, input, dropout(t, torch.ones(*shape(dims_of(input))[:2], *[1] * (len(dims_of(input)) - 2)), p))
+
+
+@op("alpha_dropout", "feature_alpha_dropout")
+def alpha_dropout(t: Translator, input: Any, p: float, train: bool) -> Any:
+    """a x + b where x is kept, and b - a s where -s, the limit of SELU, is in its place: mean and variance stay. The drawn d is
+    q = 1 / (1 - p) or 0, and 1 in an evaluation, which gives x; so factor and shift are parabolas through these three."""
+    if not train or p == 0:
+        return input
+    sizes, s = shape(dims_of(input)), 1.6732632423543772 * 1.0507009873554805
+    if t.node is not None and "feature" in op_name(t.node):
+        sizes = (*sizes[:2], *[1] * (len(sizes) - 2))
+    q, a = 1 / (1 - p), ((1 - p) * (1 + p * s**2)) ** -0.5
+    d = dropout(t, torch.ones(*sizes), p)
+
+    def through(at_0: float, at_1: float, at_q: float) -> Any:
+        bend = ((at_q - at_0) / q - (at_1 - at_0)) / (q - 1)
+        return add(t, mul(t, d, add(t, scaled(t, d, bend), at_1 - at_0 - bend)), at_0)
+
+    return add(t, mul(t, input, through(0, 1, a)), through(a * s * (p - 1), 0, a * s * p))
 
 
 @op("bernoulli")
@@ -1488,6 +1524,32 @@ def picked(t: Translator, x: Tensor, index: Any, ignored: int | None) -> Tensor:
     return p.result(t.graph.pick(p.value, q.value), dropped=[len(x.dims) - 1])
 
 
+def rows_and_indices(t: Translator, x: Tensor, target: Any) -> tuple[Plain, Plain]:
+    """x (..,V) and an integer for each of its rows, in the same order."""
+    if isinstance(target, torch.Tensor):
+        target = constant_integers(t, target)
+    y = t.tensor(target)
+    if len(y.dims) != len(x.dims) - 1:
+        raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")
+    unite_all(x.dims, y.dims)
+    classes = real(x.dims[-1])
+    unite(tuple(a for d in x.dims for a in leaves(d) if a not in classes), tuple(a for d in y.dims for a in d))
+    if isinstance(target, Data) and x.sequence and length(x.axes[0]) == 1:
+        unite_single(x, target)
+    p, q = t.plain(x), t.plain(t.tensor(target))
+    if x.sequence != q.x.sequence:
+        raise Refused("scores and targets do not agree about time")
+    return p, q
+
+
+def unite_single(x: Tensor, target: Data) -> None:
+    """Of one timestep, whose axis the views of scores and targets may have lost: the targets' last axis of size 1 is time."""
+    atoms = [a for axis in target.source for a in leaves(axis) if a.size == 1]
+    if not any(a.role == TIME for a in atoms):
+        for atom, time in zip(atoms[-1:], x.axes[0], strict=False):
+            atom.unite(time)
+
+
 @op("flip")
 def flip(t: Translator, self: Any, dims: Sequence[int]) -> Any:
     x = t.tensor(self)
@@ -1497,11 +1559,11 @@ def flip(t: Translator, self: Any, dims: Sequence[int]) -> Any:
     return p.result(t.graph.reverse(p.value))
 
 
-# ---- Images and signals ---------------------------------------------------------------------------------------------
+# ---- Reductions -----------------------------------------------------------------------------------------------------
 
 
-def pair(x: Any) -> list[int]:
-    return [int(x)] * 2 if isinstance(x, int) else [int(n) for n in (list(x) * 2 if len(x) == 1 else x)]
+def scalar(value: Value) -> Tensor:
+    return Tensor(value, [], [])
 
 
 def plain_planes(t: Translator, x: Any, count: int) -> Plain:
@@ -1521,105 +1583,6 @@ def plain_channels(t: Translator, x: Any) -> Plain:
     return p
 
 
-def planes(p: Plain, value: Value, channels: bool = True) -> Tensor:
-    """A result with new channels and planes: the last axes of `value`."""
-    n, m = len(p.x.dims), len(p.axes)
-    count = m - 2 if p.x.sequence else m - 1
-    axes = [-i for i in range(1, count + 1)][: 3 if channels else 2]
-    return p.result(value, {n + i: value.shape[i] for i in axes})
-
-
-@op("conv2d")
-def conv2d(
-    t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Any:  # fmt: skip
-    p = plain_planes(t, input, 3)
-    w, b = weight_of(t, weight), weight_of(t, bias)
-    x, padding = padded(t, p.value, padding, [(k - 1) * d for k, d in zip(w.shape[2:], pair(dilation), strict=True)])
-    return planes(p, t.graph.conv2d(x, w, b, pair(stride), padding, pair(dilation), groups))
-
-
-def padded(t: Translator, x: Value, padding: Any, same: list[int]) -> tuple[Value, list[int]]:
-    """"same" pads by `same` in all; an odd number pads one more at the end, which a layer of its own does."""
-    if padding != "same":
-        return x, [0, 0] if padding == "valid" else pair(padding)
-    before = [n // 2 for n in same]
-    if any(n % 2 for n in same):
-        return t.graph.pad2d(x, before, [n - b for n, b in zip(same, before, strict=True)]), [0, 0]
-    return x, before
-
-
-@op("conv1d")
-def conv1d(
-    t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Any:  # fmt: skip
-    p = plain_planes(t, input, 2)
-    w, b = weight_of(t, weight), weight_of(t, bias)
-    padding = padding if isinstance(padding, str) else [0, pair(padding)[0]]
-    x, padding = padded(t, p.value, padding, [0, (w.shape[2] - 1) * pair(dilation)[0]])
-    value = t.graph.conv1d(x, w, b, pair(stride)[0], padding[1], pair(dilation)[0], groups)
-    n = len(p.x.dims)
-    return p.result(value, {n - 2: value.shape[-2], n - 1: value.shape[-1]})
-
-
-@op("conv_transpose2d")
-def conv_transpose2d(
-    t: Translator, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1,
-) -> Any:  # fmt: skip
-    p = plain_planes(t, input, 3)
-    value = t.graph.conv_transpose2d(
-        p.value, weight_of(t, weight), weight_of(t, bias), pair(stride), pair(padding), pair(output_padding), groups, pair(dilation)
-    )
-    return planes(p, value)
-
-
-@op("max_pool2d")
-def max_pool2d(
-    t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    if pair(dilation) != [1, 1]:
-        raise Refused("dilation is not supported")
-    window, step, around = pair(kernel_size), pair(stride) if stride else pair(kernel_size), pair(padding)
-    p = plain_planes(t, self, 2)
-    value = p.value
-    over = past_the_end(p.value.shape[-2:], window, step, around) if ceil_mode else [0, 0]
-    if any(over):
-        assert t.node is not None
-        if any(around) or not is_never_negative(t.node.args[0]):
-            raise Refused("ceil_mode needs values that are never negative, such as those of a ReLU, and padding=0")
-        value = t.graph.pad2d(value, [0, 0], over)
-    return planes(p, t.graph.max_pool2d(value, window, step, around), channels=False)
-
-
-def past_the_end(sizes: Sequence[int], window: Sequence[int], step: Sequence[int], around: Sequence[int]) -> list[int]:
-    """How far ceil_mode's last windows reach past the padded planes; windows that begin there do not count."""
-    over = [-(n + 2 * a - w) % s for n, w, s, a in zip(sizes, window, step, around, strict=True)]
-    return [0 if w - o <= a else o for o, w, a in zip(over, window, around, strict=True)]
-
-
-def is_never_negative(node: Any) -> bool:
-    """A zero beside such values changes neither a maximum nor its gradient: a ReLU has none at its zeros."""
-    name = op_name(node).removesuffix("_")
-    if name in ("aten::cat", "aten::max_pool2d", "aten::dropout"):
-        return all(is_never_negative(n) for n in node.all_input_nodes)
-    return name == "aten::relu"
-
-
-@op("max_pool1d", "max_pool1d_with_indices")
-def max_pool1d(
-    t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    if ceil_mode:
-        raise Refused("ceil_mode is not supported")
-    row = [[1, pair(kernel_size)[0]], [1, pair(stride or kernel_size)[0]], [0, pair(padding)[0]]]
-    return squeeze(t, max_pool2d(t, unsqueeze(t, self, -2), *row, dilation), -2)
-
-
 @op("amax")
 def amax(t: Translator, self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     x = t.tensor(self)
@@ -1634,7 +1597,7 @@ def amax(t: Translator, self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     if sorted(dims) != list(range(n - len(dims), n)) or not 1 <= len(dims) <= 2 or n == len(dims):
         raise Refused(f"a maximum over the axes {dims} of {shape(x.dims)}; only over time, or one or two of the last axes")
     plane = unsqueeze(t, x, -2) if len(dims) == 1 else x
-    made = max_pool2d(t, plane, shape(plane.dims)[-2:])
+    made = OPS["aten::max_pool2d"](t, plane, shape(plane.dims)[-2:])
     return with_dims(t, made, [*x.dims[: n - len(dims)], *[()] * (len(dims) if keepdim else 0)])
 
 
@@ -1662,80 +1625,6 @@ def maximum(t: Translator, self: Any, dim: Any = None, keepdim: bool = False) ->
         raise Refused("a maximum over all axes, or of two tensors")
     values = amax(t, self, dim, keepdim)
     return [values, Missing("the indices of a maximum are not kept", values.dims)]
-
-
-@op("adaptive_max_pool2d", "adaptive_max_pool1d")
-def adaptive_max_pool(t: Translator, self: Any, output_size: Any) -> Any:
-    n = len(t.node.args[0].meta["val"].shape) if t.node else 0  # type: ignore[union-attr]
-    sizes = output_size if isinstance(output_size, list | tuple) else [output_size]
-    if any(s != 1 for s in sizes):
-        raise Refused(f"a maximum of planes to {list(sizes)}; only to 1")
-    axes = [-2, -1] if "2d" in str(t.node.target if t.node else "") else [n - 1]
-    made = amax(t, self, axes, True)
-    return [made, Missing("the indices of a maximum are not kept", made.dims)]
-
-
-@op("avg_pool2d")
-def avg_pool2d(
-    t: Translator, self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None,
-) -> Any:  # fmt: skip
-    if ceil_mode or divisor_override or (not count_include_pad and any(pair(padding))):
-        raise Refused("ceil_mode, divisor_override and count_include_pad=False are not supported")
-    p = plain_planes(t, self, 2)
-    value = t.graph.avg_pool2d(p.value, pair(kernel_size), pair(stride) if stride else None, pair(padding))
-    return planes(p, value, channels=False)
-
-
-@op("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
-def adaptive_avg_pool2d(t: Translator, self: Any, output_size: Any) -> Any:
-    p = plain_planes(t, self, 2)
-    have, want = [length(d) for d in p.x.dims[-2:]], pair(output_size)
-    if have == want:
-        return p.x
-    if all(w % h == 0 for h, w in zip(have, want, strict=True)):
-        scale = [w // h for h, w in zip(have, want, strict=True)]
-        return planes(p, t.graph.upsample2d(p.value, scale, "nearest"), channels=False)
-    if want == [1, 1]:
-        made = p.result(t.graph.mean(p.value, 2), dropped=[len(p.x.dims) - 2, len(p.x.dims) - 1])
-        return with_dims(t, made, [*made.dims, (), ()])
-    if any(h % w for h, w in zip(have, want, strict=True)):
-        raise Refused(f"planes of {have} are averaged to {want}, which does not divide them")
-    return avg_pool2d(t, self, [h // w for h, w in zip(have, want, strict=True)])
-
-
-@op("adaptive_avg_pool1d")
-def adaptive_avg_pool1d(t: Translator, self: Any, output_size: Sequence[int]) -> Any:
-    return squeeze(t, adaptive_avg_pool2d(t, unsqueeze(t, self, -2), [1, *output_size]), -2)
-
-
-@op("upsample_nearest2d", "upsample_bilinear2d")
-def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
-    p = plain_planes(t, input, 2)
-    assert t.node is not None
-    made = t.sizes(t.node.meta["val"])
-    have = [length(d) for d in p.x.dims[-2:]]
-    scale = [n // h for n, h in zip(made[-2:], have, strict=True)]
-    if [s * h for s, h in zip(scale, have, strict=True)] != list(made[-2:]):
-        raise Refused(f"planes of {have} are resized to {list(made[-2:])}; only whole factors are supported")
-    bilinear = "bilinear_corners" if rest and rest[0] is True else "bilinear"
-    factors = [f for x in (*rest, *named.values()) if x is not None for f in (x if isinstance(x, list | tuple) else [x])]
-    own = [f for f in factors if isinstance(f, float) and f not in scale]
-    if own and bilinear != "bilinear_corners":  # PyTorch finds neighbours by the factor, although sizes are rounded
-        raise Refused(f"planes of {have} become {list(made[-2:])} by the factor {own[0]}; give size=.. or recompute_scale_factor=True")
-    mode: Any = bilinear if "bilinear" in str(t.node.target) else "nearest"
-    return planes(p, t.graph.upsample2d(p.value, scale, mode), channels=False)
-
-
-@op("pad", "constant_pad_nd")
-def pad(t: Translator, self: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
-    if not any(pad):
-        return self
-    if mode != "constant" or value or len(pad) > 4 or min(pad) < 0:
-        raise Refused(f"padding {list(pad)} of mode {mode}; only zeros around the last two axes are supported")
-    p = plain_planes(t, self, 2 if len(pad) > 2 or len(dims_of(self)) > 2 else 1)
-    left, right, top, bottom = [*pad, 0, 0][:4]
-    return planes(p, t.graph.pad2d(p.value, [top, left], [bottom, right]), channels=False)
 
 
 @op("mean")
@@ -1915,257 +1804,3 @@ def frozen_batch_norm(t: Translator, x: Any, weight: Any, bias: Any, mean: Any, 
     scale = scale if weight is None else mul(t, scale, weight)
     y = mul(t, sub(t, x, of_channel(mean)), of_channel(scale))
     return y if bias is None else add(t, y, of_channel(bias))  # type: ignore[no-any-return]
-
-
-# ---- Losses ---------------------------------------------------------------------------------------------------------
-
-def reduced(t: Translator, losses: Tensor, reduction: int) -> Any:
-    """Of losses of elements, as they are or their mean or sum."""
-    return losses if reduction == 0 else mean(t, losses) if reduction == 1 else total(t, losses)
-
-
-def scalar(value: Value) -> Tensor:
-    return Tensor(value, [], [])
-
-
-def classes_last(t: Translator, x: Any) -> Tensor:
-    x = t.tensor(x)
-    n = len(x.dims)
-    return permute(t, x, [0, *range(2, n), 1]) if n > 2 else x  # type: ignore[no-any-return]
-
-
-@op("cross_entropy_loss")
-def cross_entropy(
-    t: Translator, self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
-    whole = len(dims_of(self)) == 1
-    if whole:
-        self, target = unsqueeze(t, self, 0), unsqueeze(t, target, 0)
-    x = classes_last(t, self)
-    if is_soft(target):
-        return soft_cross_entropy(t, x, classes_last(t, target), weight, reduction, label_smoothing)
-    if reduction != 1:
-        rows = row_losses(t, log_softmax(t, x, -1), target, weight, ignore_index, label_smoothing)
-        return reduced(t, with_dims(t, rows, rows.dims[1:]) if whole else rows, reduction)
-    p, q = rows_and_indices(t, x, target)
-    w = weight_of(t, weight)
-    value = t.graph.softmax_cross_entropy_weighted(p.value, q.value, w, ignore_index, label_smoothing)
-    return scalar(value)
-
-
-def is_soft(target: Any) -> bool:
-    return not isinstance(target, Data | torch.Tensor) or target.dtype.is_floating_point
-
-
-def soft_cross_entropy(t: Translator, x: Tensor, target: Any, weight: Any, reduction: int, smoothing: float) -> Any:
-    """Of targets that are probabilities: a mean is over rows."""
-    if shape(x.dims) != shape(dims_of(target)):
-        raise Refused(f"targets of shape {shape(dims_of(target))} for scores of shape {shape(x.dims)}")
-    q = t.tensor(target)
-    if smoothing:
-        q = add(t, scaled(t, q, 1 - smoothing), smoothing / length(x.dims[-1]))
-    terms = mul(t, log_softmax(t, x, -1), q)
-    if weight is not None:
-        terms = mul(t, terms, weight)
-    return reduced(t, neg(t, total(t, terms, -1)), reduction)
-
-
-def row_losses(t: Translator, logs: Tensor, target: Any, weight: Any, ignored: int, smoothing: float = 0.0) -> Tensor:
-    """The loss of each row of log-probabilities (..,V), 0 where the target is ignored, as softmax_cross_entropy.c defines it."""
-    if isinstance(weight, torch.nn.Parameter) or not isinstance(weight, torch.Tensor | None):
-        raise Refused("class weights that are trained or computed, with a loss that is not averaged; give constant ones")
-
-    own = picked(t, logs, target, ignored)
-    if weight is not None:
-
-        def of_row(given: torch.Tensor) -> torch.Tensor:
-            return torch.where(given == ignored, 0.0, weight[given.clamp(0, len(weight) - 1)])
-
-        assert t.node is not None
-        own = mul(t, own, of_mask(target, f"weights.{t.node.name}", torch.float32, of_row))
-    if not smoothing:
-        return scaled(t, own, -1)
-    each = total(t, logs if weight is None else mul(t, logs, weight), -1)
-    each = mul(t, each, of_mask(target, f"counts.{ignored}", torch.float32, lambda given: (given != ignored).float()))
-    return t.broadcast(t.graph.add, scaled(t, own, smoothing - 1), scaled(t, each, -smoothing / length(logs.dims[-1])))
-
-
-def rows_and_indices(t: Translator, x: Tensor, target: Any) -> tuple[Plain, Plain]:
-    """x (..,V) and an integer for each of its rows, in the same order."""
-    if isinstance(target, torch.Tensor):
-        target = constant_integers(t, target)
-    y = t.tensor(target)
-    if len(y.dims) != len(x.dims) - 1:
-        raise Refused(f"targets of shape {shape(y.dims)} for scores of shape {shape(x.dims)}; give class numbers")
-    unite_all(x.dims, y.dims)
-    classes = real(x.dims[-1])
-    unite(tuple(a for d in x.dims for a in leaves(d) if a not in classes), tuple(a for d in y.dims for a in d))
-    if isinstance(target, Data) and x.sequence and length(x.axes[0]) == 1:
-        unite_single(x, target)
-    p, q = t.plain(x), t.plain(t.tensor(target))
-    if x.sequence != q.x.sequence:
-        raise Refused("scores and targets do not agree about time")
-    return p, q
-
-
-def unite_single(x: Tensor, target: Data) -> None:
-    """Of one timestep, whose axis the views of scores and targets may have lost: the targets' last axis of size 1 is time."""
-    atoms = [a for axis in target.source for a in leaves(axis) if a.size == 1]
-    if not any(a.role == TIME for a in atoms):
-        for atom, time in zip(atoms[-1:], x.axes[0], strict=False):
-            atom.unite(time)
-
-
-@op("nll_loss", "nll_loss_nd", "nll_loss2d")
-def nll_loss(t: Translator, self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100) -> Any:
-    if reduction == 1:
-        logits = logits_of(t.tensor(self), min(1, len(dims_of(self)) - 1), "nll_loss")
-        return cross_entropy(t, logits, target, weight, reduction, ignore_index)
-    if len(dims_of(self)) == 1:
-        raise Refused("a sum or single losses of one row; unsqueeze it")
-    return reduced(t, row_losses(t, classes_last(t, self), target, weight, ignore_index), reduction)
-
-
-def logits_of(x: Tensor, classes: int, loss: str) -> Tensor:
-    """The argument of log_softmax, whose normalization these losses contain; after a selection, x itself: log_softmax leaves
-    it as it is."""
-    if x.normalized is None or real(x.normalized) != real(x.dims[classes]):
-        raise Refused(f"{loss} of something else than log_softmax over the classes; apply log_softmax last")
-    return x.log_softmax_of or x
-
-
-def element_loss(t: Translator, builder: Any, x: Any, y: Any, *args: Any) -> Tensor:
-    a, b = t.tensor(x), t.tensor(y)
-    if shape(a.dims) != shape(b.dims):
-        raise Refused(f"shapes {shape(a.dims)} and {shape(b.dims)} differ")
-    made: list[Value] = []
-
-    def build(one: Value, other: Value) -> Value:
-        made.append(builder(one, other, *args))
-        return made[0]
-
-    t.broadcast(build, a, b)
-    return scalar(made[0])
-
-
-@op("mse_loss")
-def mse_loss(t: Translator, self: Any, target: Any, reduction: int = 1) -> Any:
-    if reduction == 1:
-        return element_loss(t, t.graph.mse, self, target)
-    return reduced(t, power(t, difference(t, self, target)), reduction)
-
-
-@op("l1_loss")
-def l1_loss(t: Translator, self: Any, target: Any, reduction: int = 1) -> Any:
-    if reduction == 1:
-        return element_loss(t, t.graph.mae, self, target)
-    return reduced(t, absolute(t, difference(t, self, target)), reduction)
-
-
-@op("huber_loss")
-def huber_loss(t: Translator, self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
-    if reduction == 1:
-        return element_loss(t, t.graph.huber, self, target, delta)
-    size = absolute(t, difference(t, self, target))
-    near = hardtanh(t, size, -math.inf, delta)  # near^2 / 2 + delta (size - near)
-    losses = add(t, scaled(t, power(t, near), 0.5), scaled(t, sub(t, size, near), delta))
-    return reduced(t, losses, reduction)
-
-
-@op("smooth_l1_loss")
-def smooth_l1_loss(t: Translator, self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
-    return scaled(t, huber_loss(t, self, target, reduction, beta), 1 / beta)
-
-
-@op("binary_cross_entropy_with_logits")
-def bce_with_logits(
-    t: Translator, self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
-) -> Any:
-    if reduction == 1 and weight is None and pos_weight is None:
-        return element_loss(t, t.graph.bce_with_logits, self, target)
-    if shape(dims_of(self)) != shape(dims_of(target)):
-        raise Refused(f"shapes {shape(dims_of(self))} and {shape(dims_of(target))} differ")
-    of_ones = softplus(t, neg(t, self))  # -log p
-    if pos_weight is not None:
-        of_ones = mul(t, of_ones, add(t, mul(t, target, add(t, t.tensor(pos_weight), -1)), 1))
-    losses = add(t, mul(t, sub(t, 1, target), self), of_ones)
-    return reduced(t, losses if weight is None else mul(t, losses, weight), reduction)
-
-
-@op("binary_cross_entropy")
-def bce(t: Translator, self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
-    assert t.node is not None
-    return bce_with_logits(t, before_sigmoid(t, t.node.args[0]), target, weight, None, reduction)
-
-
-def before_sigmoid(t: Translator, node: Any) -> Any:
-    """The argument of the sigmoid that made a value, seen through the same views and slices: a loss of logits is exact where
-    probabilities round to 0 or 1."""
-    views: list[Node] = []
-    while isinstance(node, Node) and node.op == "call_function" and op_name(node) in VIEWS:
-        views.append(node)
-        node = node.args[0]
-    if not isinstance(node, Node) or node.op != "call_function" or op_name(node) != "aten::sigmoid":
-        raise Refused("probabilities that are no sigmoid; apply sigmoid last, or give logits to binary_cross_entropy_with_logits")
-    x = t.env[node.args[0]]  # type: ignore[index]
-    for view in views[::-1]:
-        rest, given = torch.fx.node.map_arg((view.args[1:], view.kwargs), lambda n: t.env[n])
-        x = OPS[op_name(view)](t, x, *rest, **given)
-    return x
-
-
-@op("kl_div")
-def kl_div(t: Translator, self: Any, target: Any, reduction: int = 1, log_target: bool = False) -> Any:
-    """target (log target - x), x being log-probabilities; 0 where the target is 0."""
-    if shape(dims_of(self)) != shape(dims_of(target)):
-        raise Refused(f"shapes {shape(dims_of(self))} and {shape(dims_of(target))} differ")
-    if log_target:
-        return reduced(t, mul(t, exp(t, target), sub(t, target, self)), reduction)
-    if not isinstance(target, Data):
-        raise Refused("targets that are computed; give their logarithms, log_softmax and log_target=True")
-    entropy = of_mask(target, "x log x", torch.float32, lambda x: torch.xlogy(x, x))
-    return reduced(t, sub(t, entropy, mul(t, target, self)), reduction)
-
-
-def difference(t: Translator, x: Any, y: Any) -> Tensor:
-    if shape(dims_of(x)) != shape(dims_of(y)):
-        raise Refused(f"shapes {shape(dims_of(x))} and {shape(dims_of(y))} differ")
-    return sub(t, x, y)  # type: ignore[no-any-return]
-
-
-@op("remat::ctc")
-def ctc(
-    t: Translator, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int, zero_infinity: bool
-) -> Any:
-    x = t.tensor(log_probs)
-    if len(x.dims) != 3 or len(dims_of(targets)) != 2:
-        raise Refused("scores must be (T,B,V) and targets (B,S)")
-    x = logits_of(x, 2, "ctc_loss")
-    t.mark(x, x.dims[0], x.dims[1])
-    p = t.plain(t.as_sequence(x, x.dims[0], x.dims[1]))
-    inputs = whole_lengths(t, input_lengths, p.axes[0])
-    labels = whole_lengths(t, target_lengths, dims_of(targets)[1])
-    return scalar(t.graph.ctc(p.value, as_viewed(t, targets), inputs, labels, blank, zero_infinity))
-
-
-def as_viewed(t: Translator, x: Any) -> Value:
-    """A tensor of the batch with its elements as its views order them."""
-    if not isinstance(x, Data):
-        return t.tensor(x).value
-    atoms, seen = ([a for d in axes for a in leaves(d)] for axes in (x.source, x.dims))
-    kept = [a for a in atoms if a in seen]
-    if kept == [a for a in seen if a in atoms]:
-        return t.tensor(x).value
-    compute, sizes, order = x.compute, [a.size for a in kept], [kept.index(a) for a in seen if a in atoms]
-    made = t.data(f"{x.name}.{order}", x.dtype, shape(x.dims), lambda host: compute(host).reshape(sizes).permute(order).reshape(shape(x.dims)))
-    return t.tensor(made).value
-
-
-def whole_lengths(t: Translator, lengths: Any, axis: Axis) -> Value | None:
-    """Lengths of the batch; None if they are known to be whole."""
-    if isinstance(lengths, torch.Tensor):
-        if not bool((lengths == length(axis)).all()):
-            raise Refused("constant lengths that differ; make them part of the batch")
-        return None
-    return t.tensor(lengths).value

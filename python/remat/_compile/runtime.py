@@ -18,12 +18,11 @@ from .._library import invalid
 from ..errors import Error
 from ..plan import Plan
 from ..session import Result, Session, _Lock
-from . import einsum as _einsum
-from . import ops as _ops
+from . import composed, einsum, images
 from .capture import Axes, Sizes, export, sizes_of
 from .translate import Host, Program, translate
 
-assert _ops and _einsum  # they register the translations
+assert composed and einsum and images  # they register translations, as do the files that they import
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _OF_UPDATES = (
