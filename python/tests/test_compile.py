@@ -374,7 +374,8 @@ CORNERS = {
     "hardswish": F.hardswish, "hardtanh": lambda x: F.hardtanh(x, -3, 6), "mish": F.mish,
     "celu": lambda x: F.celu(x, 0.7), "leaky_relu": lambda x: F.leaky_relu(x, 0.3), "negative slope": lambda x: F.leaky_relu(x, -0.3),
     "PReLU": nn.PReLU(init=0.3), "PReLUs": nn.PReLU(5), "clamp": lambda x: x.clamp(-3, 6), "clamp_min": lambda x: x.clamp(min=0),
-    "clamp_max": lambda x: x.clamp(max=0), "softshrink": lambda x: F.softshrink(x, 3),
+    "clamp_max": lambda x: x.clamp(max=0), "softshrink": lambda x: F.softshrink(x, 3), "hardshrink": lambda x: F.hardshrink(x, 3), "threshold": lambda x: F.threshold(x, 3, 7),
+    "where": lambda x: torch.where(x >= 3, x, x * 2) + torch.where(x <= -3, x * 3, 1.0), "sign": lambda x: torch.sign(x) * 2 + x,
 }  # fmt: skip
 
 

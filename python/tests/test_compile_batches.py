@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import remat  # noqa: E402
+from test_compile import check  # noqa: E402
 
 B, C = 3, 4
 
@@ -249,6 +250,61 @@ def test_named_arguments_may_come_in_any_order():
     model, x, y = Named(), new(), new()
     step = remat.compile(model, None, {"x": x, "y": y}, micro_steps=2)
     assert step(x=x, y=y) == step(y=y, x=x)
+
+
+class Timed(nn.Module):
+    """A layer with the sinusoidal embedding of a diffusion model's time, and features that Remat has no ops for."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.last = nn.Linear(8, 5), nn.Linear(6, 3)
+        self.register_buffer("frequencies", torch.tensor([1.0, 0.3, 0.1, 0.03]))
+
+    def forward(self, x, time):
+        angles = (time[:, None] * 2 + 1) * self.frequencies
+        h = x.log1p() + self.embed(torch.cat([angles.sin(), angles.cos()], -1)).tanh()
+        return self.last(torch.cat([h, torch.sort(x, -1).values.median(-1, keepdim=True).values], -1))
+
+
+def test_functions_of_the_batch_that_remat_lacks_are_pytorchs():
+    model = Timed()
+    step = remat.compile(model, nn.MSELoss(), (torch.rand(4, 5), torch.rand(4), torch.randn(4, 3)))
+    for rows in (4, 4, 7, 2):
+        batch = torch.rand(rows, 5), torch.rand(rows) * 9, torch.randn(rows, 3)
+        loss = step(*batch)
+        ours = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        own = nn.functional.mse_loss(model(*batch[:2]), batch[2])
+        own.backward()
+        assert float(loss) == pytest.approx(float(own.detach()), rel=1e-5)
+        for p, g in zip(model.parameters(), ours, strict=True):
+            assert torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6)
+
+
+def test_functions_of_a_sequence_that_remat_lacks_are_pytorchs():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.head(self.rnn((x + 1).log1p().expm1())[0] + self.rnn(torch.erf(x))[0])
+
+    check(Model(), nn.MSELoss(), torch.rand(3, 9, 4), torch.randn(3, 9, 2))
+
+
+@pytest.mark.parametrize("function", [lambda h, x: h.sin(), lambda h, x: h + torch.randn_like(x), lambda h, x: torch.sort(h)[0]])
+def test_functions_that_remat_lacks_of_what_is_computed_are_refused(function):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return function(self.first(x), x)
+
+    with pytest.raises(remat.Error, match="cannot be translated"):
+        remat.compile(Model(), nn.MSELoss(), (torch.rand(2, 3), torch.rand(2, 3)))
 
 
 def test_in_place_ops_leave_the_callers_batch_alone():

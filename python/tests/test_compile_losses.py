@@ -224,6 +224,10 @@ ELEMENTWISE = {
     "repeated": lambda x: x[..., :3].repeat_interleave(2, -1) + torch.tile(x[..., 2:4], (3,)) + x[..., 4:].repeat(*[1] * (x.dim() - 1), 3),
     "cosine similarity": lambda x: x * F.cosine_similarity(x, x * x - 0.3, dim=-1).unsqueeze(-1),
     "distance": lambda x: x * F.pairwise_distance(x, x * x, keepdim=True),
+    "comparisons": lambda x: torch.where(x > 0.1, x, 2 * x) + torch.where(x * x >= x, x * x, 1.0) + (x < 0).to(x.dtype) * x * 3,
+    "masks": lambda x: x.masked_fill(~((x > 0.2) & (x * 2 < 1.5)) | (x == 0), 0.7) + x * (x != x * x) + x * (x.abs() <= 0.3).sum(-1, keepdim=True),
+    "masks of the batch": lambda x: x * ((x > 0) & torch.tensor([True, False, True, True, False, True])) + torch.sign(x) * x * x,
+    "hard shrinking, thresholds": lambda x: F.hardshrink(x, 0.3) + F.threshold(x, 0.1, 2.0),
     "triangles": lambda x: torch.cat([half(x[..., :3, None] * x[..., None, 2:]).sum(-1) for half in (torch.tril, torch.triu)], -1),
 }
 

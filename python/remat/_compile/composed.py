@@ -9,8 +9,8 @@ import torch
 
 from .losses import reduced
 from .ops import (
-    add, amax, cat, clamp, dims_of, div, exp, flatten, kept, linear, mul, neg, norm, number, of_mask, power, rsqrt, scaled, slice_,
-    softplus, sub, total, transpose, unsqueeze,
+    add, amax, as_numbers, cat, clamp, dims_of, div, exp, flatten, kept, linear, mul, neg, norm, number, of_mask, power, rsqrt, scaled, slice_,
+    softplus, sub, total, transpose, unary, unsqueeze, where,
 )  # fmt: skip
 from .tensors import Missing, Refused, length, shape
 from .translate import Translator, op
@@ -43,6 +43,77 @@ def least(t: Translator, self: Any, dim: Any = None, keepdim: bool = False) -> A
         return minimum(t, self, dim)
     values = amin(t, self, dim, keepdim)
     return [values, Missing("the indices of a minimum are not kept", values.dims)]
+
+
+# ---- Comparisons: numbers, 1 where they are true and 0 elsewhere, without a gradient --------------------------------
+
+
+def above_zero(t: Translator, x: Any) -> Any:
+    """Of any number above 0 the second factor makes at least 1, where hardtanh is flat."""
+    return unary(t, scaled(t, scaled(t, x, 1e30), 1e30), t.graph.hardtanh, 0, 1)
+
+
+@op("gt")
+def greater(t: Translator, self: Any, other: Any) -> Any:
+    return above_zero(t, sub(t, self, other))
+
+
+@op("lt")
+def less(t: Translator, self: Any, other: Any) -> Any:
+    return above_zero(t, sub(t, other, self))
+
+
+@op("le")
+def at_most(t: Translator, self: Any, other: Any) -> Any:
+    return logical_not(t, greater(t, self, other))
+
+
+@op("ge")
+def at_least(t: Translator, self: Any, other: Any) -> Any:
+    return logical_not(t, less(t, self, other))
+
+
+@op("ne")
+def differs(t: Translator, self: Any, other: Any) -> Any:
+    return add(t, greater(t, self, other), less(t, self, other))
+
+
+@op("eq")
+def equals(t: Translator, self: Any, other: Any) -> Any:
+    return logical_not(t, differs(t, self, other))
+
+
+@op("sign", "sgn")
+def sign(t: Translator, self: Any) -> Any:
+    return sub(t, greater(t, self, 0), less(t, self, 0))
+
+
+@op("logical_not", "bitwise_not")
+def logical_not(t: Translator, self: Any) -> Any:
+    return sub(t, 1, as_numbers(self))
+
+
+@op("logical_and", "bitwise_and", "__and__")
+def logical_and(t: Translator, self: Any, other: Any) -> Any:
+    return mul(t, as_numbers(self), as_numbers(other))
+
+
+@op("logical_or", "bitwise_or", "__or__")
+def logical_or(t: Translator, self: Any, other: Any) -> Any:
+    return logical_not(t, logical_and(t, logical_not(t, self), logical_not(t, other)))
+
+
+@op("hardshrink")
+def hardshrink(t: Translator, self: Any, lambd: float = 0.5) -> Any:
+    return kept(t, self, add(t, greater(t, self, lambd), less(t, self, -lambd)))
+
+
+@op("threshold")
+def threshold(t: Translator, self: Any, threshold: float, value: float) -> Any:
+    return where(t, greater(t, self, threshold), self, value)
+
+
+# ---- Mixtures, repetitions, running sums ----------------------------------------------------------------------------
 
 
 @op("lerp")
@@ -107,6 +178,9 @@ def tril(t: Translator, self: Any, diagonal: int = 0) -> Any:
 @op("triu")
 def triu(t: Translator, self: Any, diagonal: int = 0) -> Any:
     return kept(t, self, torch.ones(shape(dims_of(self))[-2:], dtype=torch.bool).triu(diagonal))
+
+
+# ---- Distances, and losses of them ----------------------------------------------------------------------------------
 
 
 @op("cosine_similarity")

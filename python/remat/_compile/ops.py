@@ -879,20 +879,22 @@ def bias_shape(scores: Scores) -> tuple[int, ...]:
 @op("masked_fill")
 def masked_fill(t: Translator, self: Any, mask: Any, value: Any) -> Any:
     fill = -(number(value) or 0)
-    if isinstance(self, Scores) and fill >= FILL:
+    computed = isinstance(mask, Tensor)
+    if isinstance(self, Scores) and fill >= FILL and not computed:
         return masked(t, self, inverted(mask), fill)
-    if is_bias(self) and fill >= FILL:
+    if is_bias(self) and fill >= FILL and not computed:
         return masked_bias(self, inverted(mask), fill)
     return where(t, mask, value, self)
 
 
 @op("where")
 def where(t: Translator, condition: Any, self: Any, other: Any) -> Any:
-    """condition is a mask of the batch, or constant. Of the two sides each is read, and has a gradient, only where it is chosen."""
+    """Of the two sides each is read, and has a gradient, only where the condition chooses it."""
     fill = -(number(other) or 0)
-    if isinstance(self, Scores) and fill >= FILL:
+    computed = isinstance(condition, Tensor)
+    if isinstance(self, Scores) and fill >= FILL and not computed:
         return masked(t, self, condition, fill)
-    if is_bias(self) and fill >= FILL:
+    if is_bias(self) and fill >= FILL and not computed:
         return masked_bias(self, condition, fill)
     return chosen(t, condition, self, other)
 
@@ -902,7 +904,8 @@ def chosen(t: Translator, condition: Any, self: Any, other: Any) -> Any:
     for x in (self, other):
         if (n := number(x)) is not None and not math.isfinite(n):
             raise Refused(f"a mask that writes {n} outside attention; write a finite number")
-    return add(t, kept(t, self, condition), kept(t, other, inverted(condition)))
+    rest = sub(t, 1, condition) if isinstance(condition, Tensor) else inverted(condition)
+    return add(t, kept(t, self, condition), kept(t, other, rest))
 
 
 def kept(t: Translator, x: Any, mask: Any) -> Any:
@@ -928,7 +931,8 @@ def inverted(mask: Any) -> Any:
 
 
 def as_numbers(mask: Any) -> Any:
-    return of_mask(mask, "numbers", torch.float32, torch.Tensor.float)
+    """1 where the mask is True, elsewhere 0. A mask that is computed already consists of these."""
+    return mask if isinstance(mask, Tensor) else of_mask(mask, "numbers", torch.float32, torch.Tensor.float)
 
 
 def padding_of(t: Translator, s: Scores, mask: Data, keys: Atom, batch: Atom | None) -> Value:

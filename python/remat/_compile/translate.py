@@ -107,6 +107,10 @@ class Host:
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
+def random_or_in_place(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) or getattr(getattr(target, "_schema", None), "is_mutable", False)
+
+
 class Translator:
     """One translation. From try to try live `inputs`, the axes of the batch's tensors, and `computed`, the products that are no
     part of a fused attention, and why. One of these does not go with time, which another attention may read: then it is ALL."""
@@ -125,6 +129,26 @@ class Translator:
         self._own: set[int] = set()  # the memory of constants that the program makes
         self._given: list[torch.Tensor] = []  # constants that ops were given
         self.node: Node | None = None
+        self._before = self._before_the_graph()
+
+    def _before_the_graph(self) -> set[Node]:
+        """Ops that Remat does not have, of the batch's tensors and constants alone, such as the sines of a diffusion model's time,
+        and the ops that lead to them: no gradient flows there, and PyTorch computes them."""
+        trained = self.exported.graph_signature.inputs_to_parameters
+        of_batch: set[Node] = set()
+        found: list[Node] = []
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder" and node.name not in trained:
+                of_batch.add(node)
+            elif node.op == "call_function" and node.all_input_nodes and of_batch.issuperset(node.all_input_nodes):
+                if random_or_in_place(node.target):
+                    continue
+                of_batch.add(node)
+                if op_name(node) not in OPS and node.target is not operator.getitem:
+                    found.append(node)
+        for node in found:
+            found += [n for n in node.all_input_nodes if n.op == "call_function" and n not in found]
+        return set(found)
 
     def sizes(self, value: torch.Tensor) -> tuple[int, ...]:
         """The shape of a value of the program."""
@@ -357,15 +381,14 @@ class Translator:
         memory = x.untyped_storage().data_ptr()
         return memory in self._own and all(a.untyped_storage().data_ptr() != memory for a in self._given)
 
-    @staticmethod
-    def _of_batch(node: Node, given: Sequence[Any]) -> bool:
+    def _of_batch(self, node: Node, given: Sequence[Any]) -> bool:
         """Integers, and what is made of them, describe the batch, and so do comparisons of its numbers, and sums, such as that of a
         mask of numbers: no gradient flows there, and PyTorch computes them."""
         known = all(isinstance(a, Data | torch.Tensor) and not isinstance(a, torch.nn.Parameter) for a in given)
         integers = all(a.integers or not a.dtype.is_floating_point for a in given if isinstance(a, Data))
         value = node.meta["val"]
         compared = isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
-        return known and (integers or compared or op_name(node) in _OF_BATCH)
+        return known and (integers or compared or node in self._before or op_name(node) in _OF_BATCH)
 
     def _on_host(self, node: Node) -> Any:
         value = node.meta["val"]
