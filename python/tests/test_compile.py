@@ -461,6 +461,10 @@ def test_factors_that_resize_to_whole_multiples_are_refused(mode):
         compiled(nn.Upsample(scale_factor=2.3, mode=mode))
     compiled(nn.Upsample(scale_factor=2.3, mode=mode, recompute_scale_factor=True))
     compiled(nn.Upsample(scale_factor=2.0, mode=mode))
+    if mode == "nearest":
+        rows = nn.Sequential(nn.Conv1d(1, 1, 1), nn.Upsample(scale_factor=2.3)), nn.MSELoss(), (torch.randn(2, 1, 3), torch.randn(2, 1, 6))
+        with pytest.raises(remat.Error, match=r"factor 2\.3; give size"):
+            remat.compile(*rows)
     if mode == "bilinear":
         compiled(nn.Upsample(scale_factor=2.3, mode=mode, align_corners=True))
 

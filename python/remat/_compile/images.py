@@ -210,32 +210,27 @@ def adaptive_avg_pool1d(t: Translator, self: Any, output_size: Sequence[int]) ->
 
 @op("upsample_nearest2d", "upsample_bilinear2d")
 def upsample(t: Translator, input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
-    p = plain_planes(t, input, 2)
     assert t.node is not None
-    made = t.sizes(t.node.meta["val"])
+    p = plain_planes(t, input, 2)
+    made = t.sizes(t.node.meta["val"])[-2:]
     have = [length(d) for d in p.x.dims[-2:]]
-    scale = [n // h for n, h in zip(made[-2:], have, strict=True)]
-    if [s * h for s, h in zip(scale, have, strict=True)] != list(made[-2:]):
-        raise Refused(f"planes of {have} are resized to {list(made[-2:])}; only whole factors are supported")
+    if len(t.node.meta["val"].shape) < len(p.x.dims):  # rows
+        made = (1, made[-1])
+    scale = [n // h for n, h in zip(made, have, strict=True)]
+    if [s * h for s, h in zip(scale, have, strict=True)] != list(made):
+        raise Refused(f"planes of {have} are resized to {list(made)}; only whole factors are supported")
     bilinear = "bilinear_corners" if rest and rest[0] is True else "bilinear"
     factors = [f for x in (*rest, *named.values()) if x is not None for f in (x if isinstance(x, list | tuple) else [x])]
     own = [f for f in factors if isinstance(f, float) and f not in scale]
     if own and bilinear != "bilinear_corners":  # PyTorch finds neighbours by the factor, although sizes are rounded
-        raise Refused(f"planes of {have} become {list(made[-2:])} by the factor {own[0]}; give size=.. or recompute_scale_factor=True")
-    return upsample_by(t, input, scale, bilinear if "bilinear" in str(t.node.target) else "nearest")
+        raise Refused(f"planes of {have} become {list(made)} by the factor {own[0]}; give size=.. or recompute_scale_factor=True")
+    mode: Any = bilinear if "bilinear" in str(t.node.target) else "nearest"
+    return planes(p, t.graph.upsample2d(p.value, scale, mode), channels=False)
 
 
 @op("upsample_nearest1d")
-def upsample_nearest1d(t: Translator, input: Any, *sizes: Any, **named: Any) -> Any:
-    n, made = length(dims_of(input)[-1]), t.node.meta["val"].shape[-1] if t.node else 0
-    if made % n:
-        raise Refused(f"{n} elements are resized to {made}; only whole factors are supported")
-    return squeeze(t, upsample_by(t, unsqueeze(t, input, -2), [1, made // n], "nearest"), -2)
-
-
-def upsample_by(t: Translator, x: Any, scale: list[int], mode: Any) -> Tensor:
-    p = plain_planes(t, x, 2)
-    return planes(p, t.graph.upsample2d(p.value, scale, mode), channels=False)
+def upsample_nearest1d(t: Translator, input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
+    return squeeze(t, upsample(t, unsqueeze(t, input, -2), output_size, *rest, **named), -2)
 
 
 @op("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
