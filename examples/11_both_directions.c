@@ -1,7 +1,7 @@
 /* 11_both_directions.c: a bidirectional recurrent layer with exact gradients over a long sequence, in a byte budget.
  *
  * It introduces remat_reverse, which reverses time, remat_concat, and plans for networks that pass over time more
- * than once. At each of 2,000 timesteps the target is the mean of the numbers three steps earlier and three steps
+ * than once. At each of 1,000 timesteps the target is the mean of the numbers three steps earlier and three steps
  * later. A layer that only runs forwards cannot know the later one; a pair of layers, one per direction, can. PyTorch:
  * nn.LSTM(..., bidirectional=True).
  */
@@ -9,7 +9,7 @@
 
 #include "common.h"
 
-enum { TIMESTEPS = 2000, BATCH = 4, HIDDEN = 16, LAG = 3, STEPS = 200 };
+enum { TIMESTEPS = 1000, BATCH = 4, HIDDEN = 16, LAG = 3, STEPS = 200 };
 
 static remat_value parameter(remat_graph *g, const char *layer, const char *name, int rank, int64_t rows,
                              int64_t columns) {
