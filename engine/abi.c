@@ -47,7 +47,7 @@ BEGINS_AND_ENDS(remat_job_config, observer);
 BEGINS_AND_ENDS(remat_observer, event);
 BEGINS_AND_ENDS(remat_timeline_config, path);
 BEGINS_AND_ENDS(remat_sampler_config, seed);
-BEGINS_AND_ENDS(remat_op, within_call);
+BEGINS_AND_ENDS(remat_op, constant);
 
 enum { LONGEST = 1 << 16 }; /* longer than any struct will be: what claims more was not initialised */
 

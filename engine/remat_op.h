@@ -214,6 +214,8 @@ typedef struct {
                              with dropout (remat_set_dropout), call->training is set for such ops only */
     uint64_t within_call; /* 1: the states of a RECURRENT op are carried from tile to tile, but not from call to call
                              (remat_config.stateful), nor given: it does not read state_in where call->t0 is 0 */
+    uint64_t constant;    /* 1: back-propagation takes y for a constant: its inputs get no gradient from it, and backward is
+                             never called and may be NULL */
 } remat_op;
 
 /* For infer: records the message, printf-style ("softsign: slope is %s; ..."), and returns INVALID. */

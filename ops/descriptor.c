@@ -69,8 +69,9 @@ static remat_status check_inputs(const remat_op *op) {
 static remat_status check_kernels(const remat_op *op) {
     const remat_op_device *cpu = &op->on[REMAT_ON_CPU];
     bool defined = op->define_forward || op->define_backward || op->define_rebuild;
-    REQUIRE(cpu->forward && cpu->backward, INVALID, "%s: it has no forward or no backward for the CPU", op->name);
-    REQUIRE(!defined || (op->define_forward && op->define_backward), INVALID,
+    REQUIRE(cpu->forward && (cpu->backward || op->constant), INVALID,
+            "%s: it has no forward or no backward for the CPU", op->name);
+    REQUIRE(!defined || (op->define_forward && (op->define_backward || op->constant)), INVALID,
             "%s: of define_forward and define_backward it has only one", op->name);
     REQUIRE(!defined || !cpu->rebuild == !op->define_rebuild, INVALID,
             "%s: of rebuild and define_rebuild it has only one", op->name);

@@ -71,6 +71,8 @@ const remat_op *rm_op_at_f64(int32_t i);
 #endif
 #define RM_CUDA_KERNELS(name)                                                                                          \
     { .forward = RM_CUDA(name, forward), .backward = RM_CUDA(name, backward) }
+#define RM_CUDA_FORWARD(name) /* of a constant op */                                                                   \
+    { .forward = RM_CUDA(name, forward) }
 
 /* ---- Attributes of ops ---------------------------------------------------------------------------- */
 typedef struct {

@@ -70,6 +70,7 @@ void rm_training_uses(const remat_graph *graph, const uint8_t *role, bool statef
         if (stateful && role[n] == RM_ROLE_CHAIN && node->op->n_state && *y == RM_UNUSED) *y = RM_MADE;
         for (int k = 0; k < REMAT_MAX_STATES; k++)
             if (node->final[k] && use[node->final[k]] > *y) *y = use[node->final[k]];
+        if (node->op->constant && *y == RM_DIFFERENTIATED) *y = RM_MADE;
         for (int i = 0; i < REMAT_MAX_INPUTS; i++)
             if (node->x[i] && use[node->x[i]] < *y) use[node->x[i]] = *y;
     }

@@ -194,7 +194,8 @@ void rm_graph_update_needs(remat_graph *graph) {
         const rm_node *node = &graph->node[n];
         bool *need = &graph->value[node->y].needs_gradient;
         *need = false;
-        for (int i = 0; i < REMAT_MAX_INPUTS; i++) *need |= graph->value[rm_bytes_of(graph, node->x[i])].needs_gradient;
+        for (int i = 0; i < REMAT_MAX_INPUTS && !node->op->constant; i++)
+            *need |= graph->value[rm_bytes_of(graph, node->x[i])].needs_gradient;
         for (int k = 0; k < REMAT_MAX_STATES; k++)
             if (node->final[k]) graph->value[node->final[k]].needs_gradient = *need;
     }

@@ -301,6 +301,12 @@ remat_value remat_sqrt(remat_graph *graph, remat_value x) { return BUILD("sqrt",
 remat_value remat_norm_root(remat_graph *graph, remat_value x) { return BUILD("norm_root", x.id); }
 remat_value remat_rsqrt(remat_graph *graph, remat_value x) { return BUILD("rsqrt", x.id); }
 remat_value remat_reciprocal(remat_graph *graph, remat_value x) { return BUILD("reciprocal", x.id); }
+remat_value remat_sin(remat_graph *graph, remat_value x) { return BUILD("sin", x.id); }
+remat_value remat_cos(remat_graph *graph, remat_value x) { return BUILD("cos", x.id); }
+remat_value remat_erf(remat_graph *graph, remat_value x) { return BUILD("erf", x.id); }
+remat_value remat_log1p(remat_graph *graph, remat_value x) { return BUILD("log1p", x.id); }
+remat_value remat_stop_gradient(remat_graph *graph, remat_value x) { return BUILD("stop_gradient", x.id); }
+remat_value remat_expm1(remat_graph *graph, remat_value x) { return BUILD("expm1", x.id); }
 remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high) {
     rm_clamp_attr attr = {low, high, 0};
     return BUILD_WITH(attr, "clamp", x.id);

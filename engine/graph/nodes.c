@@ -213,7 +213,7 @@ static remat_status infer(const remat_graph *graph, const remat_op *op, const in
         bool given = i < op->n_in && x[i];
         REQUIRE(i >= op->n_in || given || op->optional >> i & 1, INVALID, "%s: input %d is missing", op->name, i);
         descs[i] = given ? graph->value[x[i]].desc : (remat_desc){.rank = -1};
-        m->needs_gradient |= given && graph->value[x[i]].needs_gradient;
+        m->needs_gradient |= given && !op->constant && graph->value[x[i]].needs_gradient;
         m->depends |= given ? graph->value[x[i]].depends : 0;
     }
     TRY(check_axes(graph, op, x, &m->sequence));

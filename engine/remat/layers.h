@@ -293,6 +293,14 @@ remat_value remat_sqrt(remat_graph *graph, remat_value x);     /* sqrt(x): NaN b
 remat_value remat_norm_root(remat_graph *graph, remat_value x);
 remat_value remat_rsqrt(remat_graph *graph, remat_value x);      /* 1 / sqrt(x) */
 remat_value remat_reciprocal(remat_graph *graph, remat_value x); /* 1 / x */
+/* sin and cos are accurate below 2^30, where neighbouring floats are 64 apart; above it they are 0. */
+remat_value remat_sin(remat_graph *graph, remat_value x);
+remat_value remat_cos(remat_graph *graph, remat_value x);
+remat_value remat_erf(remat_graph *graph, remat_value x);
+remat_value remat_log1p(remat_graph *graph, remat_value x); /* log(1 + x) */
+remat_value remat_expm1(remat_graph *graph, remat_value x); /* e^x - 1 */
+/* y = x, which back-propagation takes for a constant: PyTorch's x.detach(). */
+remat_value remat_stop_gradient(remat_graph *graph, remat_value x);
 /* min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
  * it on and hardtanh (usually from -1 to 1) does not, as in PyTorch. */
 remat_value remat_clamp(remat_graph *graph, remat_value x, double low, double high);

@@ -93,7 +93,7 @@ static remat_status check_demands(const rm_op_subject *s) {
  * part (reading the weights) may be most of the bytes. */
 const char *rm_op_check_costs(rm_op_subject *s) {
     const remat_sample *sample = &s->op->samples[s->sample];
-    int last = s->op->on[REMAT_ON_CPU].rebuild ? REMAT_REBUILD : REMAT_BACKWARD;
+    int last = s->op->constant ? REMAT_FORWARD : s->op->on[REMAT_ON_CPU].rebuild ? REMAT_REBUILD : REMAT_BACKWARD;
     double most = s->op->time == REMAT_TIME_FULL ? DBL_MAX : 13;
     if (check_demands(s)) return rm_op_complain("%s", remat_last_error());
     for (int pass = REMAT_FORWARD; pass <= last; pass++) {

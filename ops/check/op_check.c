@@ -118,10 +118,11 @@ static remat_status check_twins(const remat_op *op, const remat_op *op_f64) {
     TRY(check_samples(op_f64, REMAT_F64));
     bool same = op->n_in == op_f64->n_in && op->n_state == op_f64->n_state && op->time == op_f64->time &&
                 op->shared == op_f64->shared && op->buffers == op_f64->buffers && op->optional == op_f64->optional &&
-                op->discrete == op_f64->discrete && op->attr_bytes == op_f64->attr_bytes &&
-                op->saves.in == op_f64->saves.in && op->first_for == op_f64->first_for &&
-                op->denominator == op_f64->denominator && op->saves.out == op_f64->saves.out &&
-                op->saves.state == op_f64->saves.state && op->n_samples == op_f64->n_samples;
+                op->discrete == op_f64->discrete && op->constant == op_f64->constant &&
+                op->attr_bytes == op_f64->attr_bytes && op->saves.in == op_f64->saves.in &&
+                op->first_for == op_f64->first_for && op->denominator == op_f64->denominator &&
+                op->saves.out == op_f64->saves.out && op->saves.state == op_f64->saves.state &&
+                op->n_samples == op_f64->n_samples;
     for (int k = 0; same && k < op->n_samples; k++) {
         same &= op->samples[k].sequence == op_f64->samples[k].sequence;
         for (int i = 0; i < op->n_in; i++) {

@@ -549,7 +549,7 @@ static const char *run_tiles(runner *r) {
     for (int64_t k = 0; k < r->n_tiles && !wrong; k++) wrong = forward_tile(r, k);
     if (wrong) return wrong;
     collect_forward(r);
-    if (r->s->forward_only || r->s->no_aux) return NULL;
+    if (r->s->forward_only || r->s->no_aux || r->s->op->constant) return NULL;
     int64_t first = r->s->op->time == REMAT_TIME_LAST ? r->n_tiles - 1 : 0; /* only the last tile is differentiated */
     for (int64_t k = r->n_tiles - 1; k >= first && !wrong; k--) wrong = backward_tile(r, k);
     if (!wrong) collect_backward(r);

@@ -27,6 +27,11 @@ RM_HD real rm_natural_log(real x) { return log(x); }
 RM_HD real rm_log_of_one_and(real e) { return log1p(e); }
 RM_HD real rm_hyperbolic_tangent(real x) { return tanh(x); }
 RM_HD real rm_normal_below(real x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+RM_HD real rm_log_one_plus(real x) { return log1p(x); }
+RM_HD real rm_exponential_minus_one(real x) { return expm1(x); }
+RM_HD real rm_error_function(real x) { return erf(x); }
+RM_HD real rm_sine(real x) { return sin(x); }
+RM_HD real rm_cosine(real x) { return cos(x); }
 #else
 /* e^x = 1 / e^-x for x > 0; above 87.3 it is infinite. */
 RM_HD real rm_exponential(real x) {
@@ -94,6 +99,49 @@ RM_HD real rm_normal_below(real x) {
     p *= t * rm_exp_nonpositive(-0.5f * x * x);
     return x < 0 ? p : 1 - p;
 }
+
+/* Kahan's: u = 1 + x is rounded, and log(u) / (u - 1) is as good for x. */
+RM_HD real rm_log_one_plus(real x) {
+    real u = 1 + x, y = rm_natural_log(u) * (x / (u - 1));
+    return u == 1 || u > 0x1.fffffep127f ? x : y;
+}
+
+/* The same for e^x - 1, with x / log(e^x). */
+RM_HD real rm_exponential_minus_one(real x) {
+    real u = rm_exponential(x), less = u - 1, y = less * (x / rm_natural_log(u));
+    return u == 1 ? x : less == -1 || u > 0x1.fffffep127f ? less : y;
+}
+
+/* Near 0: x + x p(x^2); elsewhere from Phi. */
+RM_HD real rm_error_function(real x) {
+    real square = x * x, size = x < 0 ? -x : x, far = 1 - 2 * rm_normal_below(size * -0x1.6a09e6p+0f);
+    real p = 0x1.4ae4d0p-14f;
+    p = p * square - 0x1.a485ecp-11f;
+    p = p * square + 0x1.5419f6p-8f;
+    p = p * square - 0x1.b7fbb4p-6f;
+    p = p * square + 0x1.ce2d20p-4f;
+    p = p * square - 0x1.81273ep-2f;
+    p = p * square + 0x1.06eba2p-3f;
+    return square < 1 ? x + x * p : x < 0 ? -far : far;
+}
+
+/* sin(x + quarters pi/2): x = n pi/2 + r, |r| <= pi/4, in double, where pi/2 has two parts; then polynomials. From 2^30 on,
+ * where neighbouring floats are 128 apart, 0. */
+RM_HD real rm_sine_of(real x, uint32_t quarters) {
+    double shifted = (double)x * 0x1.45f306dc9c883p-1 + 0x1.8p52; /* 2/pi; the sum leaves n in the low bits */
+    double n = shifted - 0x1.8p52;
+    real r = (real)(((double)x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34), square = r * r;
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    uint32_t at = (uint32_t)bits + quarters;
+    real sine = r + r * square * (-0x1.555546p-3f + square * (0x1.110756p-7f + square * -0x1.994b40p-13f));
+    real tail = square * square * (0x1.55554ap-5f + square * (-0x1.6c0c82p-10f + square * 0x1.99ff40p-16f));
+    real y = at & 1 ? 1 - (0.5f * square - tail) : sine;
+    y = at & 2 ? -y : y;
+    return (x < 0 ? -x : x) < 0x1p30f ? y : x - x;
+}
+RM_HD real rm_sine(real x) { return rm_sine_of(x, 0); }
+RM_HD real rm_cosine(real x) { return rm_sine_of(x, 1); }
 #endif
 
 /* (1 + tanh u) / 2 = 1 / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3), and its derivative. */

@@ -939,6 +939,7 @@ class remat_op(c.Structure):
     denominator: int
     random: int
     within_call: int
+    constant: int
     _fields_ = [
         ("struct_bytes", c.c_size_t),
         ("name", c.c_char_p),
@@ -974,6 +975,7 @@ class remat_op(c.Structure):
         ("denominator", c.c_uint64),
         ("random", c.c_uint64),
         ("within_call", c.c_uint64),
+        ("constant", c.c_uint64),
     ]
 
 
@@ -1080,6 +1082,12 @@ FUNCTIONS: dict[str, tuple[_Any, list[_Any]]] = {
     "remat_norm_root": (remat_value, [c.c_void_p, remat_value]),
     "remat_rsqrt": (remat_value, [c.c_void_p, remat_value]),
     "remat_reciprocal": (remat_value, [c.c_void_p, remat_value]),
+    "remat_sin": (remat_value, [c.c_void_p, remat_value]),
+    "remat_cos": (remat_value, [c.c_void_p, remat_value]),
+    "remat_erf": (remat_value, [c.c_void_p, remat_value]),
+    "remat_log1p": (remat_value, [c.c_void_p, remat_value]),
+    "remat_expm1": (remat_value, [c.c_void_p, remat_value]),
+    "remat_stop_gradient": (remat_value, [c.c_void_p, remat_value]),
     "remat_clamp": (remat_value, [c.c_void_p, remat_value, c.c_double, c.c_double]),
     "remat_hardtanh": (remat_value, [c.c_void_p, remat_value, c.c_double, c.c_double]),
     "remat_concat": (remat_value, [c.c_void_p, c.POINTER(remat_value), c.c_int]),

@@ -433,6 +433,30 @@ class Builders:
         """1 / x"""
         return self._build("reciprocal", x)
 
+    def sin(self, x: Value) -> Value:
+        """sin and cos are accurate below 2^30, where neighbouring floats are 64 apart; above it they are 0."""
+        return self._build("sin", x)
+
+    def cos(self, x: Value) -> Value:
+        """sin and cos are accurate below 2^30, where neighbouring floats are 64 apart; above it they are 0."""
+        return self._build("cos", x)
+
+    def erf(self, x: Value) -> Value:
+        """sin and cos are accurate below 2^30, where neighbouring floats are 64 apart; above it they are 0."""
+        return self._build("erf", x)
+
+    def log1p(self, x: Value) -> Value:
+        """log(1 + x)"""
+        return self._build("log1p", x)
+
+    def expm1(self, x: Value) -> Value:
+        """e^x - 1"""
+        return self._build("expm1", x)
+
+    def stop_gradient(self, x: Value) -> Value:
+        """y = x, which back-propagation takes for a constant: PyTorch's x.detach()."""
+        return self._build("stop_gradient", x)
+
     def clamp(self, x: Value, low: float, high: float) -> Value:
         """min(max(x, low), high); a bound may be infinite. The two differ in the gradient where x equals a bound: clamp passes
         it on and hardtanh (usually from -1 to 1) does not, as in PyTorch."""

@@ -268,7 +268,12 @@ static remat_value enlarged(net *n, bool timed) {
 static remat_value divided(net *n) {
     remat_graph *g = n->graph;
     remat_value x = pick(n), above = remat_shift(g, remat_mul(g, x, x), 1);
-    switch (draw(5)) {
+    switch (draw(7)) {
+    case 6:
+        return remat_add(g, remat_mul(g, remat_stop_gradient(g, x), pick(n)), pick(n));
+    case 5:
+        return remat_add(g, remat_mul(g, remat_sin(g, x), remat_cos(g, pick(n))),
+                         remat_mul(g, remat_erf(g, x), remat_log1p(g, remat_exp(g, remat_expm1(g, remat_tanh(g, x))))));
     case 0:
         return remat_div(g, pick(n), remat_sqrt(g, above));
     case 1:

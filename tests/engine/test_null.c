@@ -224,6 +224,12 @@ static char text[REMAT_DESC_TEXT];
     X(remat_norm_root(NULL, none).id == 0)                                                                             \
     X(remat_rsqrt(NULL, none).id == 0)                                                                                 \
     X(remat_reciprocal(NULL, none).id == 0)                                                                            \
+    X(remat_sin(NULL, none).id == 0)                                                                                   \
+    X(remat_cos(NULL, none).id == 0)                                                                                   \
+    X(remat_erf(NULL, none).id == 0)                                                                                   \
+    X(remat_log1p(NULL, none).id == 0)                                                                                 \
+    X(remat_stop_gradient(NULL, none).id == 0)                                                                         \
+    X(remat_expm1(NULL, none).id == 0)                                                                                 \
     X(remat_div(NULL, none, none).id == 0)                                                                             \
     X(remat_masked(NULL, none, none).id == 0)                                                                          \
     X(remat_pick(NULL, none, none).id == 0)                                                                            \

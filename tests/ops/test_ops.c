@@ -76,6 +76,16 @@ START_TEST(unary_ops_have_known_values) {
     CLOSE(dx, -3.0);
     CLOSE(y_of("reciprocal", NULL, t, none, none, &dx, 1), -2.0);
     CLOSE(dx, -4.0);
+    CLOSE(y_of("sin", NULL, t, none, none, &dx, 0), 0.8414709848078965);
+    CLOSE(dx, 0.5403023058681398);
+    CLOSE(y_of("cos", NULL, t, none, none, &dx, 1), 0.8775825618903728);
+    CLOSE(dx, 0.479425538604203);
+    CLOSE(y_of("erf", NULL, t, none, none, &dx, 1), -0.5204998778130465);
+    CLOSE(dx, 0.8787825789354448);
+    CLOSE(y_of("log1p", NULL, t, none, none, &dx, 1), -0.6931471805599453);
+    CLOSE(dx, 2.0);
+    CLOSE(y_of("expm1", NULL, t, none, none, &dx, 1), -0.3934693402873666);
+    CLOSE(dx, 0.6065306597126334);
     x[0] = 0.0625, x[1] = 0;
     CLOSE(y_of("log", NULL, t, none, none, &dx, 0), -2.772588722239781);
     CLOSE(dx, 16.0);
@@ -92,21 +102,38 @@ START_TEST(unary_ops_have_known_values) {
 }
 END_TEST
 
-START_TEST(logarithms_are_within_two_ulp) {
+/* Of floats of all sizes, and of many near 1. */
+static void check_ulps(const char *name, rm_activation which, double (*exact_of)(double), float limit, double ulps) {
     static const float corners[] = {INFINITY, 0, -0.0f, -1, -INFINITY, NAN, 1, 0x1p-149f, 0x1.fffffep127f, 0x1p-126f};
     enum { CORNERS = sizeof corners / sizeof *corners, COUNT = 1 << 16 };
     static float x[COUNT], y[COUNT];
     for (uint32_t i = 0; i < COUNT; i++) {
         uint32_t bits = i % 4 ? i * 32771u % 0x7f800000u : 0x3f800000u - (1u << 14) + i; /* all sizes; near 1 */
         memcpy(&x[i], &bits, sizeof bits);
+        if (i % 2) x[i] = -x[i];
         if (i < CORNERS) x[i] = corners[i];
     }
-    rm_cell_kernels_get()->activation[RM_ACTIVATION_log].forward(x, y, COUNT);
+    rm_cell_kernels_get()->activation[which].forward(x, y, COUNT);
     for (int i = 0; i < COUNT; i++) {
-        const double exact = log((double)x[i]), ulp = nextafterf((float)fabs(exact), INFINITY) - (float)fabs(exact);
-        const bool same = isnan(exact) ? isnan(y[i]) : isinf(exact) ? y[i] == exact : fabs(y[i] - exact) <= 2 * ulp;
-        ck_assert_msg(same, "log(%a) is %a, not %a", (double)x[i], (double)y[i], exact);
+        if (isfinite(x[i]) && fabsf(x[i]) > limit) continue;
+        const double exact = exact_of((double)x[i]), size = fmax(fabs(exact), 0x1p-126);
+        const double ulp = nextafterf((float)size, INFINITY) - (float)size;
+        const bool same = isnan(exact) ? isnan(y[i]) : isinf(exact) ? y[i] == exact : fabs(y[i] - exact) <= ulps * ulp;
+        ck_assert_msg(same, "%s(%a) is %a, not %a", name, (double)x[i], (double)y[i], exact);
     }
+}
+
+START_TEST(functions_are_within_a_few_ulp) {
+    check_ulps("log", RM_ACTIVATION_log, log, INFINITY, 2);
+    check_ulps("log1p", RM_ACTIVATION_log1p, log1p, INFINITY, 2.5);
+    check_ulps("expm1", RM_ACTIVATION_expm1, expm1, 87, 4);
+    check_ulps("erf", RM_ACTIVATION_erf, erf, INFINITY, 2);
+    check_ulps("sin", RM_ACTIVATION_sin, sin, 1e6f, 2);
+    check_ulps("cos", RM_ACTIVATION_cos, cos, 1e6f, 2);
+    static const float far[] = {0x1p29f, 0x1.fffffep127f};
+    float y[2];
+    rm_cell_kernels_get()->activation[RM_ACTIVATION_sin].forward(far, y, 2);
+    ck_assert(fabs(y[0] - sin(0x1p29)) < 1e-6 && y[1] == 0);
 }
 END_TEST
 
@@ -414,7 +441,7 @@ int main(void) {
     tcase_add_loop_test(promises, cells_keep_their_promises_with_every_instruction_set, 0, rm_n_ops * RM_CELL_BF16);
     tcase_add_test(promises, op_list_is_in_order);
     tcase_add_test(numbers, unary_ops_have_known_values);
-    tcase_add_test(numbers, logarithms_are_within_two_ulp);
+    tcase_add_test(numbers, functions_are_within_a_few_ulp);
     tcase_add_test(numbers, quotients_and_picked_columns_have_known_values);
     tcase_add_test(numbers, batched_products_have_known_values);
     tcase_add_test(numbers, masked_values_are_not_read);

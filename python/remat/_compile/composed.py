@@ -27,6 +27,8 @@ def maximum(t: Translator, self: Any, other: Any) -> Any:
 
 @op("minimum")
 def minimum(t: Translator, self: Any, other: Any) -> Any:
+    if (n := number(other)) is not None:
+        return clamp(t, self, max=n)
     return neg(t, maximum(t, neg(t, self), neg(t, other)))
 
 

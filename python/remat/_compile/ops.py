@@ -37,7 +37,7 @@ from .tensors import (
     unite,
     unite_all,
 )
-from .translate import OPS, Host, Plain, Translator, op, view
+from .translate import ALL, OPS, Host, Plain, Translator, op, view
 
 
 def number(x: Any) -> float | None:
@@ -204,9 +204,7 @@ def detach(t: Translator, self: Any) -> Any:
     if isinstance(self, Data):
         return self
     assert t.node is not None
-    if t.is_trained(t.node):
-        raise Refused("it stops the gradient, which Remat has no layer for; compute the detached part outside of the model")
-    return self
+    return unary(t, self, t.graph.stop_gradient) if t.is_trained(t.node.all_input_nodes[0]) else self
 
 
 @view("contiguous", "clone", "alias", "lift_fresh_copy", "positive", "_assert_tensor_metadata")
@@ -365,6 +363,12 @@ def log(t: Translator, self: Any) -> Any:
     return unary(t, self, t.graph.log)
 
 
+@op("sin", "cos", "erf", "log1p", "expm1")
+def of_the_graph(t: Translator, self: Any) -> Any:
+    assert t.node is not None
+    return unary(t, self, getattr(t.graph, op_name(t.node).removeprefix("aten::").removesuffix("_")))
+
+
 @op("logsumexp")
 def logsumexp(t: Translator, self: Any, dim: Any, keepdim: bool = False) -> Any:
     x = t.tensor(self)
@@ -509,7 +513,7 @@ def clamp_max(t: Translator, self: Any, max: Any) -> Any:
 def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
     if any(x is not None and number(x) is None for x in (min, max)):
         raise Refused("bounds that are tensors; give numbers")
-    bounds = (-math.inf if min is None else min, math.inf if max is None else max)
+    bounds = (-math.inf if min is None else number(min), math.inf if max is None else number(max))
     return unary(t, self, t.graph.clamp if clamp_passes_at_its_bounds() else t.graph.hardtanh, *bounds)
 
 
@@ -707,6 +711,7 @@ def product_of_values(t: Translator, a: Tensor, b: Tensor, reason: str) -> Tenso
         return squeeze(t, product_of_values(t, unsqueeze(t, a, 0), unsqueeze(t, b, 0), reason), 0)  # type: ignore[no-any-return]
     if n != len(b.dims) or n < 3 or shape(a.dims[:-2]) != shape(b.dims[:-2]) or a.sequence != b.sequence:
         raise Refused(reason)
+    a, b = t.spread(a), t.spread(b)
     unite_all(a.dims[:-2], b.dims[:-2])
     order = [atom for axis in b.axes for atom in leaves(axis)]
     rows, columns = ([order.index(atom) for atom in real(b.dims[i])] for i in (-2, -1))
@@ -1083,6 +1088,8 @@ Heads = list[tuple[int, bool]]  # factors of the number of heads: sizes, and whe
 
 def heads_of(x: Tensor, q: Tensor) -> Heads:
     """The heads of q, k or v (B,..,T,D) as factors, the slowest first, after PyTorch's broadcasting to q's."""
+    if len(x.dims) > len(q.dims):
+        raise Refused("attention's values have more axes than its queries")
     lead: list[Axis] = [()] * (len(q.dims) - len(x.dims)) + x.dims[:-2]
     found: Heads = []
     for own, wanted in zip(lead, shape(q.dims[:-2]), strict=True):
@@ -1115,32 +1122,35 @@ def with_heads(t: Translator, x: Tensor, heads: Heads, shared: int) -> Value:
 
 @op("remat::rotary")
 def rotary(t: Translator, x: Any, cos: Any, sin: Any) -> Tensor:
-    """x (B,..,T,D): features i and i + D/2 are turned by an angle of t base^(-2i/D)."""
-    if not isinstance(cos, torch.Tensor) or not isinstance(sin, torch.Tensor):
-        raise Refused("positions that depend on the batch")
+    """x (B,..,T,D): features i and i + D/2 are turned, by the layer if the angles are t base^(-2i/D)."""
     x = t.tensor(x)
+    steps, half = length(x.dims[-2]), length(x.dims[-1]) // 2
+    base = base_of(*(y.expand(*y.shape[:-2], steps, 2 * half) for y in (cos, sin))) if all(isinstance(y, torch.Tensor) for y in (cos, sin)) else None
+    if base is None or ALL in t.computed:  # no axis is time for attention
+        last = len(x.dims) - 1
+        turned = cat(t, [neg(t, part(t, x, last, half, half)), part(t, x, last, 0, half)], last)
+        return t.broadcast(t.graph.add, mul(t, x, cos), mul(t, turned, sin))
     x = t.as_sequence(x, x.dims[-2], lead_of(x))
-    steps, width = length(x.dims[-2]), length(x.dims[-1])
-    base = base_of(cos.expand(*cos.shape[:-2], steps, width), sin.expand(*sin.shape[:-2], steps, width))
     inner = [a for d in x.dims for a in leaves(d) if a is not x.time() and a is not x.batch()]
     own = tuple(a for a in inner if a not in leaves(x.dims[-1]))
     axes: list[Axis] = [(x.time(),), (x.batch(),) if x.batch() else (), (*own, *leaves(x.dims[-1]))]
     return Tensor(t.graph.rotary(t.arrange(x, axes), length(own), base), axes, x.dims, True)
 
 
-def base_of(cos: torch.Tensor, sin: torch.Tensor) -> float:
+def base_of(cos: torch.Tensor, sin: torch.Tensor) -> float | None:
     cos, sin = cos.double(), sin.double()
     steps, width = cos.shape[-2:]
     base = 10000.0
     if steps > 1 and width > 2:
-        slowest = torch.atan2(sin, cos).reshape(-1, steps, width)[0, 1, width // 2 - 1]
-        base = float(slowest) ** (-width / (width - 2))
+        slowest = float(torch.atan2(sin, cos).reshape(-1, steps, width)[0, 1, width // 2 - 1])
+        if slowest <= 0:
+            return None
+        base = slowest ** (-width / (width - 2))
         base = round(base) if math.isclose(base, round(base), rel_tol=1e-4) else base
     angles = torch.arange(steps)[:, None] * base ** (-2 * (torch.arange(width).double() % (width // 2)) / width)
     near = 1e-6 * max(steps, 10)  # PyTorch multiplies angles in float32
-    if not all(torch.allclose(x, y.expand_as(x), atol=near) for x, y in ((cos, angles.cos()), (sin, angles.sin()))):
-        raise Refused("angles of positions that are not t base^(-2i/D)")
-    return base
+    right = all(torch.allclose(x, y.expand_as(x), atol=near) for x, y in ((cos, angles.cos()), (sin, angles.sin())))
+    return base if right else None
 
 
 @op("softmax", "_softmax")
@@ -1381,6 +1391,8 @@ def slice_(t: Translator, self: Any, dim: int = 0, start: Any = None, end: Any =
         return every(t, self, dim, range(first, last, step))
     if isinstance(self, Stack) and dim == 0:
         return Stack(self.parts[first:last], [(Atom(last - first),), *dims[1:]])
+    if first == last and not isinstance(self, Data):
+        return torch.empty(*shape(dims[:dim]), 0, *shape(dims[dim + 1 :]))
     cut = (Atom(last - first),)
     new = [*dims[:dim], cut, *dims[dim + 1 :]]
     if isinstance(self, Data):
@@ -1448,7 +1460,7 @@ def cat(t: Translator, tensors: Sequence[Any], dim: int = 0) -> Any:
     if all(isinstance(x, Stack) for x in tensors) and dim == 0:
         parts = [p for x in tensors for p in x.parts]
         return Stack(parts, [(Atom(len(parts)),), *tensors[0].dims[1:]])
-    xs = [t.tensor(x) for x in tensors]
+    xs = [t.tensor(x) for x in tensors if not (isinstance(x, torch.Tensor) and x.numel() == 0)]
     dim %= len(xs[0].dims)
     xs = [repeated(t, x, xs, dim) for x in xs]
     for other in xs[1:]:
@@ -1494,15 +1506,35 @@ def index(t: Translator, self: Any, indices: Sequence[Any]) -> Any:
     if len(indices) == 1 and len(x.dims) == 2 and isinstance(indices[0], torch.Tensor) and not indices[0].is_floating_point():
         at = indices[0].long() if indices[0].dtype != torch.bool else indices[0].nonzero()[:, 0]
         return of_constant_rows(t, x, torch.where(at < 0, at + length(x.dims[0]), at))
+    constant = [(dim, i) for dim, i in enumerate(indices) if i is not None]
+    if len(constant) == 1 and isinstance(constant[0][1], torch.Tensor) and constant[0][1].dim() == 1:
+        return index_select(t, x, *constant[0])
     rows = [isinstance(i, torch.Tensor) and i.dim() == 1 and torch.equal(i, torch.arange(len(i))) for i in indices]
     if len(indices) != 2 or sum(rows) != 1 or not isinstance(indices[rows.index(False)], Data):
-        raise Refused("an index by tensors; only x[arange(B), steps] and parameter[constant] are supported")
+        raise Refused("an index by tensors; only x[arange(B), steps] and one constant index are supported")
     dim = rows.index(False)
     t.mark(x, x.dims[dim], x.dims[1 - dim])
     p = t.plain(t.as_sequence(x, x.dims[dim], x.dims[1 - dim]))
     steps = t.tensor(indices[dim])
     unite(steps.dims[0], x.dims[1 - dim])
     return Tensor(t.graph.step_at(p.value, steps.value), p.axes[1:], [x.dims[1 - dim], *x.dims[2:]])
+
+
+@op("index_select")
+def index_select(t: Translator, self: Any, dim: int, index: Any) -> Any:
+    """Neighbours are one slice."""
+    if not isinstance(index, torch.Tensor):
+        raise Refused("an index of the batch; only x[arange(B), steps] is supported")
+    at = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+    size, runs = length(dims_of(self)[dim]), list[list[int]]()
+    for i in (int(i) % size for i in at):
+        if runs and runs[-1][1] == i:
+            runs[-1][1] += 1
+        else:
+            runs.append([i, i + 1])
+    if len(runs) > 64:
+        raise Refused(f"an index of {len(at)} elements, of which {len(runs)} do not follow one another; at most 64 may")
+    return cat(t, [slice_(t, self, dim, *run) for run in runs], dim)
 
 
 @op("gather")
@@ -1557,10 +1589,13 @@ def unite_single(x: Tensor, target: Data) -> None:
 @op("flip")
 def flip(t: Translator, self: Any, dims: Sequence[int]) -> Any:
     x = t.tensor(self)
-    if len(dims) != 1 or not t.has_time(x, dims[0] % len(x.dims)):
-        raise Refused("only a flip of time is supported")
-    p = t.plain(x)
-    return p.result(t.graph.reverse(p.value))
+    for dim in (d % len(x.dims) for d in dims):
+        if t.has_time(x, dim):
+            p = t.plain(x)
+            x = p.result(t.graph.reverse(p.value))
+        else:
+            x = index_select(t, x, dim, torch.arange(length(x.dims[dim])).flip(0))
+    return x
 
 
 # ---- Reductions -----------------------------------------------------------------------------------------------------
@@ -1625,8 +1660,10 @@ def cummax(t: Translator, self: Any, dim: int) -> Any:
 
 @op("max")
 def maximum(t: Translator, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        raise Refused("a maximum over all axes")
     if not isinstance(dim, int):
-        raise Refused("a maximum over all axes, or of two tensors")
+        return OPS["aten::maximum"](t, self, dim)
     values = amax(t, self, dim, keepdim)
     return [values, Missing("the indices of a maximum are not kept", values.dims)]
 

@@ -123,6 +123,7 @@ class Translator:
         self.out = Program(self.graph)
         self.env: dict[Node, Any] = {}
         self._made: dict[Any, Tensor] = {}
+        self._stored: list[torch.Tensor] = []  # all of them stay, so that no other tensor gets the id of one
         self._held = {id(x): n for n, x in (*program.state_dict.items(), *program.constants.items()) if type(x) is torch.Tensor}
         self._read: dict[int, torch.Tensor] = {}  # of these, the ones that ops were given
         self._folded_ids: set[int] = set()
@@ -265,7 +266,7 @@ class Translator:
         except Refused as refused:
             scores = next((a for a in given if isinstance(a, Scores)), None)
             if (reason := self.why_computed(node)) is not None:
-                raise (Refused(reason) if ALL in self.computed else Unfused(ALL, reason)) from None
+                raise (refused if ALL in self.computed else Unfused(ALL, reason)) from None
             if scores is None:
                 raise
             raise Unfused(scores.node, str(refused)) from None
@@ -343,7 +344,7 @@ class Translator:
             made = self.env.get(each)
             if isinstance(made, torch.nn.Parameter) and made.requires_grad:
                 return True
-            if isinstance(made, Data):
+            if isinstance(made, Data) or op_name(each) == "aten::detach":
                 continue
             open_nodes += [n for n in each.all_input_nodes if n not in seen]
             seen.update(each.all_input_nodes)
@@ -468,6 +469,7 @@ class Translator:
         """A parameter, or a constant, which is a parameter that is not trained. Statistics are those of batch norm."""
         key = id(x)
         if key not in self._made:
+            self._stored.append(x)
             if x.dtype != torch.float32:
                 raise Refused(f"a constant is {x.dtype}; use float32")
             self._made[key] = self._store(x, statistics)
@@ -496,14 +498,12 @@ class Translator:
             self.out.constants[name] = x
         else:
             x = x.contiguous()
-            digest = hashlib.sha1(x.numpy().tobytes() + str(sizes).encode()).hexdigest()[:12]
-            name = self._frozen(f"constant.{digest}")
+            name = self._frozen(f"constant.{_digest(x)}")
             if name in self.out.constants:
                 return self._made[name]
             value = self.graph.param(name, sizes, init_zeros())
             self.out.constants[name] = x
             self._made[name] = Tensor(value, list(dims), list(dims))
-        self._made[f"keep {id(x)}"] = x  # type: ignore[assignment]  # so that no other tensor gets its id
         return Tensor(value, list(dims), list(dims))
 
     def _frozen(self, name: str) -> str:
@@ -551,9 +551,21 @@ class Translator:
                 runs[i], runs[j] = runs[j], runs[i]
         return value
 
+    def spread(self, x: Tensor) -> Tensor:
+        """x with memory for the axes along which it is expanded."""
+        there = [a for axis in x.axes for a in leaves(axis)]
+        for atom in [a for d in x.dims for a in leaves(d) if a.size > 1 and a not in there and not a.role]:
+            at = 2 if x.sequence else 0
+            zeros = self.stored(torch.zeros(atom.size, *[1] * (len(x.axes) - at)))
+            own = Atom(atom.size) if atom.repeats else atom
+            value = self.graph.reshape(x.value, [*x.value.shape[:at], 1, *x.value.shape[at:]])
+            dims = [tuple(own if a is atom else a for a in leaves(d)) for d in x.dims]
+            x = Tensor(self.graph.add(value, zeros.value), [*x.axes[:at], (own,), *x.axes[at:]], dims, x.sequence)
+        return x
+
     def plain(self, x: Any) -> Plain:
         """The value with PyTorch's axes in PyTorch's order, but for a sequence's time and batch, which come first."""
-        x = self.tensor(x)
+        x = self.spread(self.tensor(x))
         axes: list[Axis] = [(x.time(),), tuple(a for a in (x.batch(),) if a)] if x.sequence else []
         at: dict[int, int] = {}
         for i, dim in enumerate(x.dims):
@@ -565,7 +577,7 @@ class Translator:
 
     def broadcast(self, f: Callable[[Value, Value], Value], one: Any, other: Any) -> Tensor:
         """An element-wise layer of two values, by NumPy's rules for shapes."""
-        pair = [self.tensor(one), self.tensor(other)]
+        pair = [self.tensor(self._along_time(x, y)) for x, y in ((one, other), (other, one))]
         rank = max(len(x.dims) for x in pair)
         dims = [[()] * (rank - len(x.dims)) + list(x.dims) for x in pair]
         for one_side, other_side in (dims, dims[::-1]):  # an expanded axis repeats along the real one
@@ -593,6 +605,27 @@ class Translator:
         rest = [a for a in (without(o, time, batch) for o in out) if a is not None]
         head: list[Axis] = [(time,), (batch,) if batch else ()] if time else []
         return Tensor(value, [*head, *rest], out, bool(lead))
+
+    def _along_time(self, x: Any, partner: Any) -> Any:
+        """A constant, or a tensor of the batch without rows, that has a number for each of its partner's timesteps: an input with
+        the same number for each row."""
+        trained = isinstance(x, torch.nn.Parameter) and x.requires_grad
+        if not isinstance(x, Data | torch.Tensor) or trained or not isinstance(partner, Tensor) or not partner.sequence:
+            return x
+        sizes = shape(x.dims) if isinstance(x, Data) else tuple(x.shape)
+        time, row = ([a in leaves(d) for d in partner.dims].index(True) - len(partner.dims) if a else 0 for a in (partner.time(), partner.batch()))
+        if len(sizes) < -time or sizes[time] == 1 or (isinstance(x, Data) and (row == 0 or (len(sizes) >= -row and sizes[row] > 1))):
+            return x
+        if isinstance(x, Data):
+            if [a for d in x.source for a in leaves(d)] != [a for d in x.dims for a in leaves(d)]:
+                return x
+            name, dtype, compute = f"{x.name}.rows", x.dtype, x.compute
+        else:
+            name, dtype, compute = self._held.get(id(x)) or f"constant.{_digest(x)}", x.dtype, lambda host: x.detach()
+        whole = [1] * (-row - len(sizes)) + list(sizes)
+        if row:
+            whole[row] = shape(partner.dims)[row]
+        return self.data(name, dtype, whole, lambda host: compute(host).reshape([1] * (len(whole) - len(sizes)) + list(sizes)).expand(whole))
 
     def freeze_row(self, weight: torch.Tensor, row: int) -> bool:
         """Of an embedding's padding_idx: PyTorch gives its row no gradient. False: others use the weight, or the step updates it."""
@@ -629,8 +662,13 @@ class Translator:
         made = self.tensor(x)
         if made.sequence:
             return made
-        rest = [d for d in made.dims if d not in (time, batch)]
-        value = self.graph.as_sequence(self.arrange(made, axes := [time, batch, *rest]))
+        rest = [d for d in made.dims if leaves(d) not in (leaves(time), leaves(batch))]
+        axes = [time, batch, *rest]
+        if real(batch) and not any(a in leaves(d) for d in made.dims for a in real(batch)):  # the same for all rows
+            rows = self.graph.reshape(self.arrange(made, [time, *rest]), [length(time), 1, *shape(rest)])
+            every = self.stored(torch.zeros(length(batch), *[1] * len(rest)))
+            return Tensor(self.graph.as_sequence(self.graph.add(rows, every.value)), axes, list(made.dims), True)
+        value = self.graph.as_sequence(self.arrange(made, axes))
         return Tensor(value, axes, list(made.dims), True)
 
 
@@ -664,6 +702,10 @@ def without(axis: Axis, time: Atom | None, batch: Atom | None) -> Axis | None:
     atoms = leaves(axis)
     inner = tuple(a for a in atoms if a is not time and a is not batch)
     return None if len(inner) < len(atoms) and not real(inner) else inner
+
+
+def _digest(x: torch.Tensor) -> str:
+    return hashlib.sha1(x.contiguous().numpy().tobytes() + str(tuple(x.shape)).encode()).hexdigest()[:12]
 
 
 def _is_idle_dropout(node: Node) -> bool:
