@@ -241,7 +241,8 @@ def _hooks_that_return(whole: nn.Module) -> Iterator[None]:
     silent: list[str] = []
     try:
         for owner, table, hooks in before:
-            table.update({number: _watched(owner, hook, silent) for number, hook in hooks.items()})
+            watched = {number: hook for number, hook in hooks.items() if getattr(hook, "__module__", "") != _CAPTURING}
+            table.update({number: _watched(owner, hook, silent) for number, hook in watched.items()})
         yield
     finally:
         for _, table, hooks in before:
@@ -259,6 +260,7 @@ def _watched(owner: str, hook: Any, silent: list[str]) -> Any:
     return run
 
 
+_CAPTURING = "transformers.utils.output_capturing"  # its hooks return None, and record what a model itself returns
 _Attributes = dict[tuple[str, str], tuple[dict[str, Any], Any, Any]]
 
 
@@ -327,6 +329,10 @@ def _kept(model: nn.Module) -> Iterator[None]:
     values = [x.detach().clone() for x in tensors]
     every: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     configs = {id(config): config for config in every if getattr(config, "use_cache", None) is True}
+    if capturing := sys.modules.get(_CAPTURING):  # some models install these hooks in their first call
+        for module in model.modules():
+            if hasattr(type(module), "_can_record_outputs"):
+                capturing.maybe_install_capturing_hooks(module)
     for config in configs.values():
         config.use_cache = False
     try:
@@ -396,6 +402,7 @@ def export(
                 raise
             where = _raised_at(found, model) or "the model and its loss"
             raise invalid(f"{where} cannot compute a batch of shapes {_shapes(batch, named)}: {found}") from error
+    _inline_without_grad(program.graph)
     _name_layers(program.graph)
     program.graph.eliminate_dead_code()
     _return_what_is_written(program)
@@ -408,6 +415,24 @@ def _distinct(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     return x.clone() if x.is_inference() else x.detach()  # torch.export would enter the mode for it
+
+
+def _inline_without_grad(graph: torch.fx.Graph) -> None:
+    """The blocks under torch.no_grad() become part of the program, and their results are detached."""
+    for node in list(graph.nodes):
+        if op_name(node) != "wrap_with_set_grad_enabled" or node.args[0]:
+            continue
+        block = getattr(graph.owning_module, node.args[1].target).graph
+        if any(n.op == "get_attr" for n in block.nodes):
+            continue  # blocks within the block
+        given = dict(zip((n for n in block.nodes if n.op == "placeholder"), node.args[2:], strict=True))
+        with graph.inserting_before(node):
+            made = graph.graph_copy(block, given)
+            results = [_made_for(graph, node, torch.ops.aten.detach.default, (x,), {}, x.meta["val"]) for x in made]
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
 
 
 def _return_what_is_written(program: torch.export.ExportedProgram) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ..graph import Value
 from .capture import op_name
-from .ops import add, amax, cat, dims_of, flatten, plain_planes, slice_, squeeze, unflatten, unsqueeze, weight_of, with_dims
+from .ops import add, amax, cat, dims_of, flatten, plain_planes, slice_, squeeze, transpose, unflatten, unsqueeze, weight_of, with_dims
 from .tensors import Missing, Refused, Tensor, length, shape
 from .translate import Plain, Translator, op
 
@@ -234,13 +234,21 @@ def upsample_nearest1d(t: Translator, input: Any, output_size: Any, *rest: Any, 
 
 
 @op("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
-def pad(t: Translator, self: Any, pad: Sequence[int], mode: str | None = None, value: Any = None) -> Any:
+def pad_with(t: Translator, self: Any, pad: Sequence[int], mode: str | None = None, value: Any = None) -> Any:
     name = op_name(t.node) if t.node else ""
     mode = "reflect" if "reflection" in name else "replicate" if "replication" in name else mode or "constant"
     if not any(pad):
         return self
-    if len(pad) > 4 or min(pad) < 0:
-        raise Refused(f"padding {list(pad)}; only around the last two axes, and by no negative number")
+    if min(pad) < 0:
+        for i in range(0, len(pad), 2):
+            self = slice_(t, self, -1 - i // 2, max(0, -pad[i]), length(dims_of(self)[-1 - i // 2]) + min(0, pad[i + 1]))
+        pad = [max(0, n) for n in pad]
+    if any(pad[4:]) and mode != "constant":
+        raise Refused(f"padding {list(pad)} by {mode}; only around the last two axes")
+    for i in range(4, len(pad), 2):
+        moved = pad_with(t, transpose(t, self, -1, -1 - i // 2), pad[i : i + 2], mode, value)
+        self = transpose(t, moved, -1, -1 - i // 2)
+    pad = pad[:4]
     left, right, top, bottom = [*pad, 0, 0][:4]
     if mode != "constant":
         return bordered(t, bordered(t, self, -1, left, right, mode), -2, top, bottom, mode)

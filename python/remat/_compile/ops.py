@@ -19,6 +19,7 @@ from .tensors import (
     TIME,
     Atom,
     Axis,
+    Complex,
     Data,
     MaskedBias,
     Missing,
@@ -30,6 +31,7 @@ from .tensors import (
     Unfused,
     leaves,
     length,
+    new_dims,
     real,
     regroup,
     shape,
@@ -68,8 +70,24 @@ def with_dims(t: Translator, x: Any, dims: list[Axis]) -> Any:
 def reshape(t: Translator, self: Any, size: Sequence[int]) -> Any:
     if isinstance(self, Scores):
         return replace(self, dims=regroup(self.dims, _sizes(self.dims, size)))
-    self = self if isinstance(self, Data) else t.tensor(self)
-    return with_dims(t, self, regroup(self.dims, _sizes(self.dims, size)))
+    self, sizes = self if isinstance(self, Data) else t.tensor(self), _sizes(dims_of(self), size)
+    try:
+        return with_dims(t, self, regroup(self.dims, sizes))
+    except Refused:
+        if isinstance(self, Data):
+            raise
+        return mixed(t, self, sizes)
+
+
+def mixed(t: Translator, x: Tensor, sizes: list[int]) -> Tensor:
+    """A reshape to other axes, as of memory, after the first ones, which stay."""
+    same = next((i for i, (d, n) in enumerate(zip(x.dims, sizes, strict=False)) if length(d) != n), len(sizes))
+    p = t.plain(x)
+    if p.at and any(i not in p.at and i >= same for i in range(len(x.dims))):
+        raise Refused(f"a reshape of {shape(x.dims)} to {tuple(sizes)} mixes time or batch with other axes")
+    kept = p.axes[: 2 * p.x.sequence + sum(i in p.at for i in range(same))]
+    axes = [*kept, *new_dims(sizes[same:])]
+    return Tensor(t.graph.reshape(p.value, shape(axes)), axes, [*p.x.dims[:same], *axes[len(kept) :]], p.x.sequence)
 
 
 def _sizes(dims: list[Axis], size: Sequence[int]) -> list[int]:
@@ -106,7 +124,7 @@ def permute(t: Translator, self: Any, dims: Sequence[int]) -> Any:
     return with_dims(t, self, [self.dims[d] for d in dims])
 
 
-@view("transpose", "swapaxes")
+@view("transpose", "swapaxes", "swapdims")
 def transpose(t: Translator, self: Any, dim0: int, dim1: int) -> Any:
     self = self if isinstance(self, Data) else t.tensor(self)
     dims = list(self.dims)
@@ -212,6 +230,11 @@ def same(t: Translator, self: Any, *rest: Any) -> Any:
     return self
 
 
+@op("_assert_scalar")
+def assert_scalar(t: Translator, self: Any, assert_msg: str) -> None:
+    """Of the sizes; they were checked at capture."""
+
+
 @op("to", "_to_copy", "type_as", "float")
 def to(t: Translator, self: Any, *args: Any, **kwargs: Any) -> Any:
     made = t.node.meta["val"] if t.node else None
@@ -271,7 +294,7 @@ def positions(t: Translator, one: Any, other: Any) -> Tensor | None:
     return p.result(t.graph.positions(p.value, t.arrange(table, [rows[0], rows[-1]])))
 
 
-@op("sub")
+@op("sub", "subtract")
 def sub(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
     if (n := number(other)) is not None:
         return add(t, self, -n * alpha)
@@ -285,11 +308,13 @@ def rsub(t: Translator, self: Any, other: Any, alpha: float = 1) -> Any:
     return sub(t, other, self, alpha)
 
 
-@op("mul")
+@op("mul", "multiply")
 def mul(t: Translator, self: Any, other: Any) -> Any:
     if number(self) is not None:
         self, other = other, self
     n = number(other)
+    if isinstance(self, Complex) or isinstance(other, Complex):
+        return complex_product(t, *((self, other) if isinstance(self, Complex) else (other, self)))
     if isinstance(self, Scores) and n is not None:
         bias = None if self.bias is None else scaled(t, self.bias, n)
         return self if n == 1 else replace(self.before_softmax("a multiple"), scale=self.scale * n, fill=self.fill * n, bias=bias)
@@ -298,12 +323,33 @@ def mul(t: Translator, self: Any, other: Any) -> Any:
     return t.broadcast(t.graph.mul, promoted(self), promoted(other))
 
 
+@op("view_as_complex")
+def view_as_complex(t: Translator, self: Any) -> Complex:
+    return Complex(select(t, t.tensor(self), -1, 0), select(t, t.tensor(self), -1, 1))
+
+
+@op("view_as_real")
+def view_as_real(t: Translator, self: Any) -> Any:
+    if not isinstance(self, Complex):
+        raise Refused("complex numbers of the batch")
+    return stack(t, [self.real, self.imag], -1)
+
+
+def complex_product(t: Translator, x: Complex, y: Any) -> Complex:
+    if isinstance(y, Data) or (isinstance(y, torch.nn.Parameter) and y.is_complex()):
+        raise Refused("complex numbers of the batch, or parameters")
+    if not isinstance(y, Complex) and not (isinstance(y, torch.Tensor) and y.is_complex()):
+        return Complex(mul(t, x.real, y), mul(t, x.imag, y))
+    a, b = (part.contiguous() if isinstance(part, torch.Tensor) else part for part in (y.real, y.imag))
+    return Complex(sub(t, mul(t, x.real, a), mul(t, x.imag, b)), add(t, mul(t, x.real, b), mul(t, x.imag, a)))
+
+
 def scaled(t: Translator, x: Any, factor: float) -> Tensor:
     x = t.tensor(x)
     return x if factor == 1 else Tensor(t.graph.scale(x.value, factor), x.axes, x.dims, x.sequence)
 
 
-@op("div", "true_divide")
+@op("div", "true_divide", "divide")
 def div(t: Translator, self: Any, other: Any, rounding_mode: Any = None) -> Any:
     if rounding_mode:
         raise Refused("a division that rounds; only of integers of the batch")
@@ -312,7 +358,7 @@ def div(t: Translator, self: Any, other: Any, rounding_mode: Any = None) -> Any:
     return t.broadcast(t.graph.div, promoted(self), promoted(other))
 
 
-@op("neg")
+@op("neg", "negative")
 def neg(t: Translator, self: Any) -> Any:
     return mul(t, self, -1)
 
@@ -445,7 +491,7 @@ def celu(t: Translator, self: Any, alpha: float = 1) -> Any:
     return elu(t, self, alpha, 1, 1 / alpha)
 
 
-@op("abs")
+@op("abs", "absolute")
 def absolute(t: Translator, self: Any) -> Any:
     return add(t, relu(t, self), relu(t, neg(t, self)))
 
@@ -509,7 +555,7 @@ def clamp_max(t: Translator, self: Any, max: Any) -> Any:
     return clamp(t, self, None, max)
 
 
-@op("clamp")
+@op("clamp", "clip")
 def clamp(t: Translator, self: Any, min: Any = None, max: Any = None) -> Any:
     if any(x is not None and number(x) is None for x in (min, max)):
         raise Refused("bounds that are tensors; give numbers")
@@ -662,7 +708,10 @@ def addmm(t: Translator, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha
     made = product(t, mat1, mat2, self if isinstance(self, torch.nn.Parameter) and alpha == beta == 1 else None)
     if isinstance(made, Scores):
         made = replace(made, scale=made.scale * alpha)
-        return masked(t, made, self) if beta else made
+        try:
+            return masked(t, made, self if beta == 1 else mul(t, self, beta)) if beta else made
+        except Refused as refused:
+            raise Unfused(made.node, str(refused)) from None
     return made if isinstance(self, torch.nn.Parameter) and alpha == beta == 1 else add(t, mul(t, made, alpha), self, beta)
 
 
@@ -709,9 +758,14 @@ def product_of_values(t: Translator, a: Tensor, b: Tensor, reason: str) -> Tenso
     n = len(a.dims)
     if n == len(b.dims) == 2:
         return squeeze(t, product_of_values(t, unsqueeze(t, a, 0), unsqueeze(t, b, 0), reason), 0)  # type: ignore[no-any-return]
-    if n != len(b.dims) or n < 3 or shape(a.dims[:-2]) != shape(b.dims[:-2]) or a.sequence != b.sequence:
+    try:
+        lead = torch.broadcast_shapes(shape(a.dims[:-2]), shape(b.dims[:-2]))
+    except RuntimeError:
+        raise Refused(reason) from None
+    if len(lead) == 0 or a.sequence != b.sequence:
         raise Refused(reason)
-    a, b = t.spread(a), t.spread(b)
+    a, b = (t.spread(expand(t, x, [*lead, *shape(x.dims[-2:])])) for x in (a, b))
+    n = len(a.dims)
     unite_all(a.dims[:-2], b.dims[:-2])
     order = [atom for axis in b.axes for atom in leaves(axis)]
     rows, columns = ([order.index(atom) for atom in real(b.dims[i])] for i in (-2, -1))
@@ -1047,6 +1101,7 @@ def attend(t: Translator, s: Scores, value: Any) -> Tensor:
     q, k, v = s.q, s.k, t.tensor(value)
     if any(len(real(x.dims[-2])) > 1 for x in (q, k, v)):
         raise Refused("attention in windows that are cut out of the rows of the batch, as Swin's; it works where windows are the batch's rows")
+    t.fused = True
     together(*(functools.partial(t.mark, x, x.dims[-2], lead_of(x)) for x in (q, k, v)))
     q, k, v = (t.as_sequence(x, x.dims[-2], lead_of(x)) for x in (q, k, v))
     if any(a.repeats for x in (q, k, v) for a in lead_of(x)):
@@ -1130,6 +1185,7 @@ def rotary(t: Translator, x: Any, cos: Any, sin: Any) -> Tensor:
         last = len(x.dims) - 1
         turned = cat(t, [neg(t, part(t, x, last, half, half)), part(t, x, last, 0, half)], last)
         return t.broadcast(t.graph.add, mul(t, x, cos), mul(t, turned, sin))
+    t.fused = True
     x = t.as_sequence(x, x.dims[-2], lead_of(x))
     inner = [a for d in x.dims for a in leaves(d) if a is not x.time() and a is not x.batch()]
     own = tuple(a for a in inner if a not in leaves(x.dims[-1]))
@@ -1488,7 +1544,7 @@ def repeated(t: Translator, x: Tensor, xs: Sequence[Tensor], dim: int) -> Tensor
     whole = next((y for y in xs if not any(a.repeats for d in y.dims for a in leaves(d))), None)
     if whole is None or not any(a.repeats for d in x.dims for a in leaves(d)):
         return x
-    zeros = scaled(t, part(t, whole, dim, 0, length(x.dims[dim])), 0)
+    zeros = scaled(t, part(t, whole, dim, 0, 1), 0)
     return t.broadcast(t.graph.add, zeros, with_dims(t, x, [d if real(d) else () for d in x.dims]))
 
 

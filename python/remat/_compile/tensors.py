@@ -233,6 +233,18 @@ class Stack:
 
 
 @dataclass
+class Complex:
+    """Complex numbers, such as the pairs of features that a rotation turns."""
+
+    real: Tensor
+    imag: Tensor
+
+    @property
+    def dims(self) -> list[Axis]:
+        return self.real.dims
+
+
+@dataclass
 class MaskedBias:
     """A bias of attention's scores on the way to them, and a mask: a Boolean one with what it fills in, or one to add."""
 

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from .tensors import (
     Again,
     Atom,
     Axis,
+    Complex,
     Data,
     MaskedBias,
     Missing,
@@ -130,6 +132,7 @@ class Translator:
         self._own: set[int] = set()  # the memory of constants that the program makes
         self._given: list[torch.Tensor] = []  # constants that ops were given
         self.node: Node | None = None
+        self.fused = False  # an attention reads its axis as time
         self._before = self._before_the_graph()
 
     def _before_the_graph(self) -> set[Node]:
@@ -248,7 +251,7 @@ class Translator:
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.env[n])
         if name in _OF_SHAPE and isinstance(args[0], Data | Tensor):
             args = (torch.empty(shape(args[0].dims), dtype=getattr(args[0], "dtype", torch.float32)), *args[1:])
-        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Data | Stack | Scores | MaskedBias | Positions | Missing)]
+        given = [a for a in _flat((*args, *kwargs.values())) if isinstance(a, torch.Tensor | Tensor | Complex | Data | Stack | Scores | MaskedBias | Positions | Missing)]
         self._read |= {id(a): a for a in given if isinstance(a, torch.Tensor) and id(a) in self._held}
         if not [a for a in given if not isinstance(a, torch.Tensor)] and not self._reads_parameter(given):
             return self._folded(node, args, kwargs)
@@ -434,6 +437,8 @@ class Translator:
             return OPS["aten::cat"](self, parts, 0)  # type: ignore[no-any-return]
         if isinstance(x, Scores):
             raise Unfused(x.node, "a product along time can only be attention: q k^T, scaled, masked, put through softmax and dropout, and multiplied by v; others need the same leading axes")
+        if isinstance(x, Complex):
+            raise Refused("complex numbers, which only products with constants and view_as_real take")
         if isinstance(x, MaskedBias):
             if x.mask.dtype == torch.bool:
                 return OPS["remat::chosen"](self, x.mask, x.bias, -x.fill)  # type: ignore[no-any-return]
@@ -578,6 +583,7 @@ class Translator:
     def broadcast(self, f: Callable[[Value, Value], Value], one: Any, other: Any) -> Tensor:
         """An element-wise layer of two values, by NumPy's rules for shapes."""
         pair = [self.tensor(self._along_time(x, y)) for x, y in ((one, other), (other, one))]
+        pair = [self.spread(x) if any(real(d) and any(a.repeats for a in leaves(d)) for d in x.dims) else x for x in pair]
         rank = max(len(x.dims) for x in pair)
         dims = [[()] * (rank - len(x.dims)) + list(x.dims) for x in pair]
         for one_side, other_side in (dims, dims[::-1]):  # an expanded axis repeats along the real one
@@ -737,11 +743,21 @@ def translate(program: torch.export.ExportedProgram, example: Host, updates: boo
     """example: a batch, whose shape the translation is for. updates: the session updates the parameters."""
     inputs: dict[str, list[Axis]] = {}
     computed: dict[str, str] = {}
+    refused, fused = None, False
     while True:
+        translator = Translator(program, inputs, computed, example, updates)
         try:
-            return Translator(program, inputs, computed, example, updates).run()
+            made = translator.run()
+            if ALL in computed:
+                warnings.warn(f"attention's scores are kept as tensors, and its axis is not cut into tiles, because of {computed[ALL]}", stacklevel=2)
+            return made
         except Again:
+            fused |= translator.fused
             continue
         except Unfused as found:
             computed[found.node] = found.reason
-            inputs.clear()  # roles that only a fused attention gave
+        except Error as error:
+            if ALL in computed or not fused:
+                raise refused or error from None
+            refused, computed[ALL] = error, str(error)  # it may be the axis that only attention takes for time
+        inputs.clear()  # roles that only a fused attention gave
