@@ -1002,16 +1002,6 @@ def regression():
     return torch.randn(4, 5), torch.randn(4, 5)
 
 
-def stops_gradient(m, x):
-    return m.inner(m.inner(x).detach())
-
-
-def without_gradient(m, x):
-    with torch.no_grad():
-        y = m.inner(x)
-    return y + m.inner(x)
-
-
 def in_inference_mode(m, x):
     with torch.inference_mode():
         y = m.inner(x)
@@ -1099,8 +1089,6 @@ def carries_state(m, x):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (stops_gradient, ["aten::detach", "test_compile.py", "line"]),
-        (without_gradient, ["no_grad", "test_compile.py", "line"]),
         (in_inference_mode, ["inference_mode", "test_compile.py", "line"]),
         (branches, ["values of a tensor", "the model", "test_compile.py", "in branches"]),
         (reads_number, ["values of a tensor", "the model", "test_compile.py", "in reads_number"]),

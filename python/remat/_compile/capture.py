@@ -403,6 +403,9 @@ def export(
             where = _raised_at(found, model) or "the model and its loss"
             raise invalid(f"{where} cannot compute a batch of shapes {_shapes(batch, named)}: {found}") from error
     _inline_without_grad(program.graph)
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            _refuse_block(node)
     _name_layers(program.graph)
     program.graph.eliminate_dead_code()
     _return_what_is_written(program)
@@ -422,17 +425,46 @@ def _inline_without_grad(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if op_name(node) != "wrap_with_set_grad_enabled" or node.args[0]:
             continue
-        block = getattr(graph.owning_module, node.args[1].target).graph
+        block: torch.fx.Graph = getattr(graph.owning_module, node.args[1].target).graph
+        given: dict[Any, Any] = dict(zip((n for n in block.nodes if n.op == "placeholder"), node.args[2:], strict=True))
+        for inner in block.nodes:
+            if _writes_outside(inner, given):
+                raise invalid(f"{place(inner)}: torch.no_grad() around {op_name(inner)}, which changes a value from outside in place, is not supported")
         if any(n.op == "get_attr" for n in block.nodes):
             continue  # blocks within the block
-        given = dict(zip((n for n in block.nodes if n.op == "placeholder"), node.args[2:], strict=True))
         with graph.inserting_before(node):
-            made = graph.graph_copy(block, given)
-            results = [_made_for(graph, node, torch.ops.aten.detach.default, (x,), {}, x.meta["val"]) for x in made]
+            made: Any = graph.graph_copy(block, given)
+            results = [x if x in node.args else _made_for(graph, node, torch.ops.aten.detach.default, (x,), {}, x.meta["val"]) for x in made]
         for user in list(node.users):
             user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
+        block_of = node.args[1]
         graph.erase_node(node)
+        graph.erase_node(block_of)
+
+
+def _writes_outside(node: Node, given: dict[Any, Any]) -> bool:
+    """An in-place op on a value from outside of its block. Buffers and tensors of the batch have no gradient."""
+    if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        return False
+    written: Any = node.args[0]
+    while written not in given and is_view(written):
+        written = written.args[0]
+    return written in given and given[written].op != "placeholder"
+
+
+def _refuse_block(node: Node) -> None:
+    """A block of the program that runs under another rule."""
+    user = next(iter(node.users), node)
+    kind = op_name(user)
+    inner = getattr(node.graph.owning_module, str(node.target), None)
+    inside = [n for n in inner.graph.nodes if n.op == "call_function"] if isinstance(inner, torch.fx.GraphModule) else []
+    at = place(inside[0]) if inside else place(user)
+    if "set_grad" in kind:
+        raise invalid(f"{at}: torch.enable_grad() in forward, or blocks within torch.no_grad(), are not supported")
+    if "autocast" in kind:
+        raise invalid(f"{at}: torch.autocast in forward is not supported; Remat computes in float32")
+    raise invalid(f"{at}: {kind}: control flow is not supported")
 
 
 def _return_what_is_written(program: torch.export.ExportedProgram) -> None:

@@ -759,7 +759,8 @@ def product_of_values(t: Translator, a: Tensor, b: Tensor, reason: str) -> Tenso
     if n == len(b.dims) == 2:
         return squeeze(t, product_of_values(t, unsqueeze(t, a, 0), unsqueeze(t, b, 0), reason), 0)  # type: ignore[no-any-return]
     try:
-        lead = torch.broadcast_shapes(shape(a.dims[:-2]), shape(b.dims[:-2]))
+        lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+            shape(a.dims[:-2]), shape(b.dims[:-2]))
     except RuntimeError:
         raise Refused(reason) from None
     if len(lead) == 0 or a.sequence != b.sequence:
@@ -1423,7 +1424,7 @@ def one_step(t: Translator, x: Tensor, dim: int, index: int) -> Tensor:
 def part(t: Translator, x: Tensor, dim: int, first: int, count: int) -> Tensor:
     """x[.., first : first + count, ..]: a slice of the last axis, after the axes from `dim` on became one."""
     p = t.plain(x)
-    at = p.at.get(dim)
+    x, at = p.x, p.at.get(dim)
     if at is None or (x.batch() in leaves(x.dims[dim]) if x.sequence else False):
         raise Refused("a part of the time or batch axis; shift or cut the targets instead")
     inner = p.axes[at + 1 :]

@@ -7,6 +7,8 @@ import inspect
 import itertools
 import math
 import operator
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -161,9 +163,6 @@ class Translator:
     # ---- The program
 
     def run(self) -> Program:
-        for node in self.exported.graph.nodes:
-            if node.op == "get_attr":
-                self._refuse_block(node)
         for visit, node in itertools.product((self._refuse_mutation, self._node), self.exported.graph.nodes):
             self.node = node
             try:
@@ -209,20 +208,6 @@ class Translator:
         if not isinstance(made, Tensor) or made.dims:
             raise Refused(f"the loss has the shape {shape(made.dims) if isinstance(made, Tensor) else ()}; return a scalar")
         self.out.loss = made.value if not made.value.shape else self.graph.mean(made.value, 1)
-
-    @staticmethod
-    def _refuse_block(node: Node) -> None:
-        """A block of the program that runs under another rule."""
-        user = next(iter(node.users), node)
-        kind = op_name(user)
-        inner = getattr(node.graph.owning_module, str(node.target), None)
-        inside = [n for n in inner.graph.nodes if n.op == "call_function"] if isinstance(inner, torch.fx.GraphModule) else []
-        at = place(inside[0]) if inside else place(user)
-        if "set_grad" in kind:
-            raise invalid(f"{at}: torch.no_grad() in forward is not supported; compute this part outside of the model")
-        if "autocast" in kind:
-            raise invalid(f"{at}: torch.autocast in forward is not supported; Remat computes in float32")
-        raise invalid(f"{at}: {kind}: control flow is not supported")
 
     def _refuse_mutation(self, node: Node) -> None:
         """An in-place op on a buffer, a parameter or an attribute of the model. Batch norm's counter is counted by the step."""
@@ -556,16 +541,18 @@ class Translator:
                 runs[i], runs[j] = runs[j], runs[i]
         return value
 
-    def spread(self, x: Tensor) -> Tensor:
-        """x with memory for the axes along which it is expanded."""
+    def spread(self, x: Tensor, all_of_it: bool = True) -> Tensor:
+        """x with memory for the axes along which it is expanded; or only for those that an element-wise layer cannot repeat."""
         there = [a for axis in x.axes for a in leaves(axis)]
-        for atom in [a for d in x.dims for a in leaves(d) if a.size > 1 and a not in there and not a.role]:
+        for atom in [a for d in x.dims for a in leaves(d) if all_of_it or not a.repeats or real(d)]:
+            if atom.size == 1 or atom.role or atom in there:
+                continue
             at = 2 if x.sequence else 0
             zeros = self.stored(torch.zeros(atom.size, *[1] * (len(x.axes) - at)))
-            own = Atom(atom.size) if atom.repeats else atom
+            if atom.repeats:
+                atom.unite(Atom(atom.size))
             value = self.graph.reshape(x.value, [*x.value.shape[:at], 1, *x.value.shape[at:]])
-            dims = [tuple(own if a is atom else a for a in leaves(d)) for d in x.dims]
-            x = Tensor(self.graph.add(value, zeros.value), [*x.axes[:at], (own,), *x.axes[at:]], dims, x.sequence)
+            x = Tensor(self.graph.add(value, zeros.value), [*x.axes[:at], (atom,), *x.axes[at:]], x.dims, x.sequence)
         return x
 
     def plain(self, x: Any) -> Plain:
@@ -583,7 +570,7 @@ class Translator:
     def broadcast(self, f: Callable[[Value, Value], Value], one: Any, other: Any) -> Tensor:
         """An element-wise layer of two values, by NumPy's rules for shapes."""
         pair = [self.tensor(self._along_time(x, y)) for x, y in ((one, other), (other, one))]
-        pair = [self.spread(x) if any(real(d) and any(a.repeats for a in leaves(d)) for d in x.dims) else x for x in pair]
+        pair = [self.spread(x, all_of_it=False) for x in pair]
         rank = max(len(x.dims) for x in pair)
         dims = [[()] * (rank - len(x.dims)) + list(x.dims) for x in pair]
         for one_side, other_side in (dims, dims[::-1]):  # an expanded axis repeats along the real one
@@ -739,6 +726,15 @@ _HINTS = {
 }
 
 
+def _warn(message: str) -> None:
+    """At the line of the user's code."""
+    level, package = 1, os.path.dirname(__file__)
+    frame = sys._getframe()
+    while frame.f_back and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
 def translate(program: torch.export.ExportedProgram, example: Host, updates: bool) -> Program:
     """example: a batch, whose shape the translation is for. updates: the session updates the parameters."""
     inputs: dict[str, list[Axis]] = {}
@@ -749,7 +745,7 @@ def translate(program: torch.export.ExportedProgram, example: Host, updates: boo
         try:
             made = translator.run()
             if ALL in computed:
-                warnings.warn(f"attention's scores are kept as tensors, and its axis is not cut into tiles, because of {computed[ALL]}", stacklevel=2)
+                _warn(f"attention's scores are kept as tensors, and its axis is not cut into tiles: {computed[ALL]}")
             return made
         except Again:
             fused |= translator.fused
