@@ -151,9 +151,9 @@ def test_attention_beside_a_layer_that_reads_all_of_its_axis(around):
 def test_what_is_refused_with_and_without_tiles_is_refused_for_the_first_reason():
     def function(m, h):
         y = F.scaled_dot_product_attention(h, h, h, is_causal=True)
-        return torch.sort(y, -1)[0] + y[:, 1:2]
+        return torch.sort(y[:, 1:2], -1)[0]
 
-    with pytest.raises(remat.Error, match="aten::sort"):
+    with pytest.raises(remat.Error, match="aten::slice"):
         remat.compile(Net(function), nn.MSELoss(), (torch.randn(B, T, C), torch.randn(B, T, C)))
 
 

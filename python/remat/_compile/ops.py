@@ -759,8 +759,7 @@ def product_of_values(t: Translator, a: Tensor, b: Tensor, reason: str) -> Tenso
     if n == len(b.dims) == 2:
         return squeeze(t, product_of_values(t, unsqueeze(t, a, 0), unsqueeze(t, b, 0), reason), 0)  # type: ignore[no-any-return]
     try:
-        lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-            shape(a.dims[:-2]), shape(b.dims[:-2]))
+        lead = torch.broadcast_shapes(shape(a.dims[:-2]), shape(b.dims[:-2]))  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise Refused(reason) from None
     if len(lead) == 0 or a.sequence != b.sequence:
@@ -1181,7 +1180,8 @@ def rotary(t: Translator, x: Any, cos: Any, sin: Any) -> Tensor:
     """x (B,..,T,D): features i and i + D/2 are turned, by the layer if the angles are t base^(-2i/D)."""
     x = t.tensor(x)
     steps, half = length(x.dims[-2]), length(x.dims[-1]) // 2
-    base = base_of(*(y.expand(*y.shape[:-2], steps, 2 * half) for y in (cos, sin))) if all(isinstance(y, torch.Tensor) for y in (cos, sin)) else None
+    tables = [y.expand(*y.shape[:-2], steps, 2 * half) for y in (cos, sin) if isinstance(y, torch.Tensor)]
+    base = base_of(*tables) if len(tables) == 2 else None
     if base is None or ALL in t.computed:  # no axis is time for attention
         last = len(x.dims) - 1
         turned = cat(t, [neg(t, part(t, x, last, half, half)), part(t, x, last, 0, half)], last)

@@ -332,7 +332,7 @@ class Translator:
             made = self.env.get(each)
             if isinstance(made, torch.nn.Parameter) and made.requires_grad:
                 return True
-            if isinstance(made, Data) or op_name(each) == "aten::detach":
+            if isinstance(made, Data):
                 continue
             open_nodes += [n for n in each.all_input_nodes if n not in seen]
             seen.update(each.all_input_nodes)
@@ -606,19 +606,25 @@ class Translator:
         if not isinstance(x, Data | torch.Tensor) or trained or not isinstance(partner, Tensor) or not partner.sequence:
             return x
         sizes = shape(x.dims) if isinstance(x, Data) else tuple(x.shape)
-        time, row = ([a in leaves(d) for d in partner.dims].index(True) - len(partner.dims) if a else 0 for a in (partner.time(), partner.batch()))
-        if len(sizes) < -time or sizes[time] == 1 or (isinstance(x, Data) and (row == 0 or (len(sizes) >= -row and sizes[row] > 1))):
+        time, row = (self._place_of(atom, partner.dims) if atom else 0 for atom in (partner.time(), partner.batch()))
+        if len(sizes) < -time or sizes[time] == 1:
             return x
+        name, compute = self._held.get(id(x)) or f"constant.{_digest(x)}" if isinstance(x, torch.Tensor) else "", lambda host: x.detach()
         if isinstance(x, Data):
-            if [a for d in x.source for a in leaves(d)] != [a for d in x.dims for a in leaves(d)]:
+            has_rows = row == 0 or (len(sizes) >= -row and sizes[row] > 1)
+            if has_rows or [a for d in x.source for a in leaves(d)] != [a for d in x.dims for a in leaves(d)]:
                 return x
-            name, dtype, compute = f"{x.name}.rows", x.dtype, x.compute
-        else:
-            name, dtype, compute = self._held.get(id(x)) or f"constant.{_digest(x)}", x.dtype, lambda host: x.detach()
+            name, compute = f"{x.name}.rows", x.compute
         whole = [1] * (-row - len(sizes)) + list(sizes)
         if row:
             whole[row] = shape(partner.dims)[row]
-        return self.data(name, dtype, whole, lambda host: compute(host).reshape([1] * (len(whole) - len(sizes)) + list(sizes)).expand(whole))
+        given = [1] * (len(whole) - len(sizes)) + list(sizes)
+        return self.data(name, x.dtype, whole, lambda host: compute(host).reshape(given).expand(whole))
+
+    @staticmethod
+    def _place_of(atom: Atom, dims: Sequence[Axis]) -> int:
+        """The number of its axis, from the end."""
+        return next(i for i, d in enumerate(dims) if atom in leaves(d)) - len(dims)
 
     def freeze_row(self, weight: torch.Tensor, row: int) -> bool:
         """Of an embedding's padding_idx: PyTorch gives its row no gradient. False: others use the weight, or the step updates it."""
