@@ -609,8 +609,12 @@ class Translator:
         time, row = (self._place_of(atom, partner.dims) if atom else 0 for atom in (partner.time(), partner.batch()))
         if len(sizes) < -time or sizes[time] == 1:
             return x
-        name, compute = self._held.get(id(x)) or f"constant.{_digest(x)}" if isinstance(x, torch.Tensor) else "", lambda host: x.detach()
-        if isinstance(x, Data):
+        name: str
+        compute: Callable[[Host], torch.Tensor]
+        if isinstance(x, torch.Tensor):
+            constant = x.detach()
+            name, compute = self._held.get(id(x)) or f"constant.{_digest(x)}", lambda host: constant
+        else:
             has_rows = row == 0 or (len(sizes) >= -row and sizes[row] > 1)
             if has_rows or [a for d in x.source for a in leaves(d)] != [a for d in x.dims for a in leaves(d)]:
                 return x
