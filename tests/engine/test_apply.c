@@ -273,6 +273,37 @@ START_TEST(attributes_are_copied) {
 }
 END_TEST
 
+/* ---- Constants -------------------------------------------------------------------------------------------------- */
+
+/* What only a constant reads is not differentiated: it takes no memory for a gradient, and w1 gets zeros. */
+START_TEST(gradients_stop_at_constants) {
+    remat_graph *g;
+    CHECKED(remat_graph_create(&g));
+    remat_value x = remat_input(g, "x", REMAT_F32, REMAT_SEQUENCE, 3, (int64_t[]){T, B, H}), q;
+    remat_value h = remat_linear(g, x, remat_param(g, "w1", 2, (int64_t[]){H, H}, remat_init_uniform(1)), REMAT_NONE);
+    CHECKED(remat_apply(g, copy_of(rm_op_find("stop_gradient")), &h, 1, NULL, &q));
+    remat_value y = remat_linear(g, q, remat_param(g, "w2", 2, (int64_t[]){H, H}, remat_init_uniform(1)), REMAT_NONE);
+    remat_config config = REMAT_CONFIG_INIT;
+    remat_session *s;
+    remat_step_result result;
+    CHECKED(remat_session_create(g, remat_mse(g, y, x), &config, &s));
+    ck_assert_int_eq(s->chain.use[h.id], RM_MADE);
+    ck_assert_int_eq(s->chain.use[y.id], RM_DIFFERENTIATED);
+    fill_inputs(s, 1);
+    CHECKED(remat_step(s, 0, &result));
+    float gradient[2][H * H], sum[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        CHECKED(remat_read(s, REMAT_GRADIENT, k, gradient[k], sizeof gradient[k]));
+        for (int i = 0; i < H * H; i++) sum[k] += fabsf(gradient[k][i]);
+    }
+    ck_assert(sum[0] == 0 && sum[1] > 0);
+    remat_session_free(s);
+    ck_assert_int_eq(remat_session_create(g, remat_mse(g, q, x), &config, &s), REMAT_INVALID);
+    ck_says_all(remat_last_error(), "loss|gradient|parameter");
+    remat_graph_free(g);
+}
+END_TEST
+
 /* ---- Refusals --------------------------------------------------------------------------------------------------- */
 
 static remat_graph *graph;
@@ -557,6 +588,7 @@ int main(void) {
     tcase_add_test(tests, carried_states_are_named_after_the_op);
     tcase_add_test(tests, custom_ops_are_calibrated);
     tcase_add_test(tests, attributes_are_copied);
+    tcase_add_test(tests, gradients_stop_at_constants);
     tcase_add_test(tests, failed_allocations_of_custom_ops_are_reported);
     tcase_add_checked_fixture(refused, set_up, tear_down);
     tcase_add_loop_test(refused, invalid_descriptors_are_refused, 0, N_MISTAKES);
