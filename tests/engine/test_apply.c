@@ -286,6 +286,7 @@ START_TEST(gradients_stop_at_constants) {
     remat_config config = REMAT_CONFIG_INIT;
     remat_session *s;
     remat_step_result result;
+    config.optimizer = "sgd";
     CHECKED(remat_session_create(g, remat_mse(g, y, x), &config, &s));
     ck_assert_int_eq(s->chain.use[h.id], RM_MADE);
     ck_assert_int_eq(s->chain.use[y.id], RM_DIFFERENTIATED);
