@@ -618,11 +618,12 @@ class Translator:
             has_rows = row == 0 or (len(sizes) >= -row and sizes[row] > 1)
             if has_rows or [a for d in x.source for a in leaves(d)] != [a for d in x.dims for a in leaves(d)]:
                 return x
-            name, compute = f"{x.name}.rows", x.compute
+            name, compute = x.name, x.compute
         whole = [1] * (-row - len(sizes)) + list(sizes)
         if row:
             whole[row] = shape(partner.dims)[row]
         given = [1] * (len(whole) - len(sizes)) + list(sizes)
+        name += "." + "x".join(map(str, whole))
         return self.data(name, x.dtype, whole, lambda host: compute(host).reshape(given).expand(whole))
 
     @staticmethod
