@@ -48,7 +48,7 @@ ALONG_TIME = {
     "a frozen parameter": lambda m, h: m.inner(h) * m.frozen,
     "a trained parameter": lambda m, h: m.inner(h) * m.table,
     "of some parameter": lambda m, h: h / (1 + m.table[:, :1].square()),
-    "a buffer, of features and of heads": lambda m, h: (m.inner(h) * m.angles).unflatten(-1, (2, -1)).mul(m.angles[:, None]).flatten(-2),
+    "a buffer, of features and of heads": lambda m, h: (m.inner(h) * m.angles).unflatten(-1, (2, -1)).transpose(1, 2).mul(m.angles).transpose(1, 2).flatten(-2),
     "a mask": lambda m, h: torch.where(torch.arange(T)[:, None] % 2 == 0, h, m.inner(h)),
     "expanded along time": lambda m, h: m.inner(h * m.bias.expand(T, C)),
 }
