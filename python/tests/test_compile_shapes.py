@@ -80,6 +80,8 @@ SHAPES = {
     "relative shift": lambda m, h: F.pad(h @ h.transpose(1, 2), (1, 0)).view(B, T + 1, T)[:, 1:].view(B, T, T) @ h,
     "a constant index": lambda m, h: m.inner(h[:, :, [3, 4, 0, 0, 7, 6, 1, 2]]),
     "an index of one": lambda m, h: torch.cat([h[..., [-2]], h[..., :-1]], -1),
+    "elements by a constant": lambda m, h: m.inner(h).gather(-1, torch.tensor([[7, 0], [1, 1], [0, 2], [3, 5], [6, 4], [2, 2], [5, 7]]).expand(B, T, 2)),
+    "elements of each, transposed": lambda m, h: (h @ h.mT).gather(-1, torch.arange(T * T).reshape(T, T).fmod(5).expand(B, T, T)).mT + h @ h.mT,
     "index_select": lambda m, h: h.index_select(1, torch.tensor([0, 2, 1])),
     "flipped features": lambda m, h: m.inner(h.flip(-1)) * h.flip(1, 2),
     "an empty slice": lambda m, h: torch.cat([m.inner(h)[..., :C], h[..., C:]], -1),

@@ -50,6 +50,7 @@ OF_TEXT = {
         },
     ),
     "Roberta": ("ForMaskedLM", ENCODER),
+    "DebertaV2": ("ForMaskedLM", {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 4}),
     "Albert": ("ForMaskedLM", {**ENCODER, "embedding_size": 8}),
     "Electra": ("ForMaskedLM", {**ENCODER, "embedding_size": 8}),
     "Bart": (

@@ -1596,13 +1596,30 @@ def index_select(t: Translator, self: Any, dim: int, index: Any) -> Any:
 
 @op("gather")
 def gather(t: Translator, self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
-    """One element of the last axis for each row, which integers of the batch choose."""
+    """One element of the last axis for each row, which integers of the batch choose, or several, which a constant chooses."""
     n = len(dims_of(self))
+    if isinstance(index, torch.Tensor) and dim % n == n - 1 and n > 1:
+        return of_constant_elements(t, t.tensor(self), index)
     if not isinstance(index, Data) or dim % n != n - 1 or length(index.dims[-1]) != 1:
         raise Refused("only x.gather(-1, index) with one index of the batch for each row is supported")
     if shape(dims_of(self))[:-1] != shape(index.dims)[:-1]:
         raise Refused(f"an index of shape {shape(index.dims)} for values of shape {shape(dims_of(self))}; it must have all rows")
     return unsqueeze(t, picked(t, t.tensor(self), squeeze(t, index, -1), None), -1)
+
+
+def of_constant_elements(t: Translator, x: Tensor, index: torch.Tensor) -> Tensor:
+    """x[.., i, index[i, j]], such as DeBERTa's scores of relative positions: rows of a table of all x[.., i, k]."""
+    every = index.reshape(-1, *index.shape[-2:])
+    *lead, rows, columns = shape(x.dims)
+    if x.sequence:
+        raise Refused("an index of what is computed along time")
+    if list(index.shape[:-1]) != [*lead, rows] or not bool((every == every[:1]).all()):
+        raise Refused(f"a constant index of shape {tuple(index.shape)} for values of shape {shape(x.dims)}; it must be the same for all of the first axes")
+    at = (every[0] + columns * torch.arange(rows)[:, None]).flatten()
+    table = reshape(t, x, [math.prod(lead), rows * columns])
+    made = transpose(t, of_constant_rows(t, transpose(t, table, 0, 1), at), 0, 1)
+    axes = [*t.spread(x).dims[:-2], *new_dims(index.shape[-2:])]  # a transposed result may be added to scores
+    return Tensor(t.graph.reshape(t.plain(made).value, shape(axes)), axes, axes)
 
 
 def picked(t: Translator, x: Tensor, index: Any, ignored: int | None) -> Tensor:
