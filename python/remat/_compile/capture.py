@@ -434,6 +434,7 @@ def _inline_without_grad(graph: torch.fx.Graph) -> None:
             continue  # blocks within the block
         with graph.inserting_before(node):
             made: Any = graph.graph_copy(block, given)
+            made = [_itself(x) for x in made]
             results = [x if x in node.args else _made_for(graph, node, torch.ops.aten.detach.default, (x,), {}, x.meta["val"]) for x in made]
         for user in list(node.users):
             user.replace_all_uses_with(results[user.args[1]])
@@ -441,6 +442,20 @@ def _inline_without_grad(graph: torch.fx.Graph) -> None:
         block_of = node.args[1]
         graph.erase_node(node)
         graph.erase_node(block_of)
+
+
+def _itself(node: Any) -> Any:
+    """What an op has returned that had nothing to do: then it returns its argument, which keeps its gradient."""
+    while node.op == "call_function":
+        name, args = op_name(node), node.args
+        same = name in ("aten::to", "aten::type_as") and node.meta["val"].dtype == args[0].meta["val"].dtype
+        same |= name == "aten::contiguous" and args[0].meta["val"].is_contiguous()
+        idle = "dropout" in name and (args[1] == 0 or (len(args) > 2 and args[2] is False))
+        flat = name == "aten::flatten" and node.meta["val"].dim() == args[0].meta["val"].dim()
+        if not (same or idle or flat) or node.kwargs.get("copy"):
+            break
+        node = args[0]
+    return node
 
 
 def _writes_outside(node: Node, given: dict[Any, Any]) -> bool:
@@ -695,7 +710,8 @@ def _matches(pattern: Any, given: Any, found: dict[Any, Any]) -> bool:
 
 def _halves(node: Node) -> bool:
     """The slices of a rotation are the last axis's second half and its first."""
-    cat = next(n for mul in node.all_input_nodes for n in mul.all_input_nodes if op_name(n) == "aten::cat")
+    cats = [n for mul in node.all_input_nodes for n in mul.all_input_nodes if op_name(n) == "aten::cat" and len(n.all_input_nodes) == 2]
+    cat = next(n for n in cats if op_name(n.all_input_nodes[0]) == "aten::neg")  # not that of the angles
     second, first = cat.all_input_nodes[0].all_input_nodes[0], cat.all_input_nodes[1]
     value = node.meta["val"]
     half, last = value.shape[-1] // 2, value.dim() - 1

@@ -9,7 +9,7 @@ import torch
 
 from .losses import reduced
 from .ops import (
-    add, amax, as_numbers, cat, clamp, dims_of, div, exp, flatten, kept, linear, mul, neg, norm, number, of_mask, power, rsqrt, scaled, slice_,
+    add, amax, as_numbers, cat, clamp, dims_of, div, exp, expand, flatten, kept, linear, mul, neg, norm, number, of_mask, power, rsqrt, scaled, slice_,
     softplus, sub, total, transpose, unary, unsqueeze, where,
 )  # fmt: skip
 from .tensors import Missing, Refused, length, shape
@@ -157,6 +157,8 @@ def repeat_interleave(t: Translator, self: Any, repeats: Any, dim: int | None = 
     if not isinstance(repeats, int) or dim is None:
         raise Refused("numbers of repeats that differ, or no dim")
     dim %= len(dims_of(self))
+    if length(dims_of(self)[dim]) == 1:
+        return expand(t, self, [repeats if i == dim else -1 for i in range(len(dims_of(self)))])
     return flatten(t, cat(t, [unsqueeze(t, self, dim + 1)] * repeats, dim + 1), dim, dim + 1)
 
 

@@ -46,7 +46,7 @@ def number(x: Any) -> float | None:
     """A Python number, or a constant of one element."""
     if isinstance(x, int | float):
         return float(x)
-    if isinstance(x, torch.Tensor) and x.numel() == 1 and not isinstance(x, torch.nn.Parameter):
+    if isinstance(x, torch.Tensor) and x.numel() == 1 and not isinstance(x, torch.nn.Parameter) and not x.is_complex():
         return float(x)
     return None
 
@@ -83,9 +83,9 @@ def mixed(t: Translator, x: Tensor, sizes: list[int]) -> Tensor:
     """A reshape to other axes, as of memory, after the first ones, which stay."""
     same = next((i for i, (d, n) in enumerate(zip(x.dims, sizes, strict=False)) if length(d) != n), len(sizes))
     p = t.plain(x)
-    if p.at and any(i not in p.at and i >= same for i in range(len(x.dims))):
+    if any(i not in p.at for i in range(same, len(x.dims))):
         raise Refused(f"a reshape of {shape(x.dims)} to {tuple(sizes)} mixes time or batch with other axes")
-    kept = p.axes[: 2 * p.x.sequence + sum(i in p.at for i in range(same))]
+    kept = p.axes[: len(p.axes) - (len(x.dims) - same)]
     axes = [*kept, *new_dims(sizes[same:])]
     return Tensor(t.graph.reshape(p.value, shape(axes)), axes, [*p.x.dims[:same], *axes[len(kept) :]], p.x.sequence)
 
@@ -613,7 +613,10 @@ def dropout(t: Translator, input: Any, p: float, train: bool = True) -> Any:
         if not input.softmax or input.dropout:
             raise Refused("attention's dropout is before the softmax, or there are two")
         return replace(input, dropout=p)
-    return unary(t, input, t.graph.dropout, p)
+    x = t.spread(t.tensor(input))
+    if any(a.size > 1 and a not in [b for axis in x.axes for b in leaves(axis)] for d in x.dims for a in leaves(d)):
+        raise Refused("dropout of a tensor that is expanded along time or batch")
+    return unary(t, x, t.graph.dropout, p)
 
 
 # ---- Linear layers --------------------------------------------------------------------------------------------------
@@ -764,7 +767,7 @@ def product_of_values(t: Translator, a: Tensor, b: Tensor, reason: str) -> Tenso
         raise Refused(reason) from None
     if len(lead) == 0 or a.sequence != b.sequence:
         raise Refused(reason)
-    a, b = (t.spread(expand(t, x, [*lead, *shape(x.dims[-2:])])) for x in (a, b))
+    a, b = (t.spread(t.tensor(expand(t, x, [*lead, *shape(x.dims[-2:])]))) for x in (a, b))
     n = len(a.dims)
     unite_all(a.dims[:-2], b.dims[:-2])
     order = [atom for axis in b.axes for atom in leaves(axis)]
@@ -1751,7 +1754,7 @@ def mean(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtype
 def averaged(t: Translator, x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
     """A mean is one layer, or the sum over all axes and one division: each rounding would be the same for all gradients."""
     if len(dims) < len(x.dims):
-        made = reduced_by(t, x, dims, t.graph.mean, t.graph.mean_over_time)
+        made = reduced_by(t, *apart(x, dims), t.graph.mean, t.graph.mean_over_time)
     elif x.sequence:
         count = torch.tensor(float(reduced_size(x, None)))
         made = t.broadcast(t.graph.div, sum_of_all(t, x), count)
@@ -1767,7 +1770,7 @@ def total(t: Translator, self: Any, dim: Any = None, keepdim: bool = False, dtyp
     if not x.dims:
         return x
     dims = reduced_axes(x, dim)
-    made = reduced_by(t, x, dims, t.graph.sum, t.graph.sum_over_time) if len(dims) < len(x.dims) else sum_of_all(t, x)
+    made = reduced_by(t, *apart(x, dims), t.graph.sum, t.graph.sum_over_time) if len(dims) < len(x.dims) else sum_of_all(t, x)
     return kept_axes(t, x, made, dims) if keepdim else made
 
 
@@ -1778,6 +1781,20 @@ def kept_axes(t: Translator, x: Tensor, made: Tensor, dims: list[int]) -> Any:
 def reduced_axes(x: Any, dim: Any) -> list[int]:
     n = len(dims_of(x))
     return sorted(d % n for d in (range(n) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim))
+
+
+def apart(x: Tensor, dims: list[int]) -> tuple[Tensor, list[int]]:
+    """With an axis for each factor of those axes that time or batch is a factor of, as of (B, T C); and the axes' new numbers."""
+    if not x.sequence:
+        return x, dims
+    split: list[Axis] = []
+    found: list[int] = []
+    for i, d in enumerate(x.dims):
+        factors = leaves(d)
+        parts = [(a,) for a in factors] if len(factors) > 1 and (x.time() in factors or x.batch() in factors) and i in dims else [d]
+        found += range(len(split), len(split) + len(parts)) if i in dims else []
+        split += parts
+    return replace(x, dims=split), found
 
 
 def sum_of_all(t: Translator, x: Tensor) -> Tensor:
@@ -1876,7 +1893,7 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> Any:  # fmt: skip
     p = plain_channels(t, input)
-    if any(t.has_time(p.x, i) for i in range(1, len(p.x.dims))):
+    if any(p.x.time() in leaves(d) for d in p.x.dims[1:]):
         raise Refused("it normalizes over time; layer norm of (.., features) normalizes each timestep")
     n = length(p.x.dims[1])
     return p.result(t.graph.group_norm(p.value, num_groups, ones(t, weight, n, 1), ones(t, bias, n, 0), eps))

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -563,7 +563,8 @@ class Translator:
         for i, dim in enumerate(x.dims):
             inner = without(dim, x.time(), x.batch())
             if inner is not None:
-                at[i] = len(axes)
+                if len(inner) == len(leaves(dim)):
+                    at[i] = len(axes)
                 axes.append(inner)
         return Plain(x, self.arrange(x, axes), axes, at)
 
@@ -623,13 +624,13 @@ class Translator:
         if row:
             whole[row] = shape(partner.dims)[row]
         given = [1] * (len(whole) - len(sizes)) + list(sizes)
-        name += "." + "x".join(map(str, whole))
+        name = f"{name} along time {'x'.join(map(str, whole))}"
         return self.data(name, x.dtype, whole, lambda host: compute(host).reshape(given).expand(whole))
 
     @staticmethod
     def _place_of(atom: Atom, dims: Sequence[Axis]) -> int:
-        """The number of its axis, from the end."""
-        return next(i for i, d in enumerate(dims) if atom in leaves(d)) - len(dims)
+        """The number of its axis, from the end; 0: it has none."""
+        return next((i for i, d in enumerate(dims) if atom in leaves(d)), len(dims)) - len(dims)
 
     def freeze_row(self, weight: torch.Tensor, row: int) -> bool:
         """Of an embedding's padding_idx: PyTorch gives its row no gradient. False: others use the weight, or the step updates it."""
@@ -650,7 +651,8 @@ class Translator:
         return self._made[key]
 
     def has_time(self, x: Tensor, axis: int) -> bool:
-        return x.sequence and x.time() in leaves(x.dims[axis])
+        """Whether the axis is time, and nothing else."""
+        return x.sequence and [a for a in leaves(x.dims[axis]) if a.size > 1 or a is x.time()] == [x.time()]
 
     def mark(self, x: Any, time: Axis, batch: Axis) -> None:
         """Here an axis is read as time and another as batch."""
@@ -662,8 +664,17 @@ class Translator:
 
     def as_sequence(self, x: Any, time: Axis, batch: Axis) -> Tensor:
         """x with a time axis, which an op reads as time."""
-        self.mark(x, time, batch)
         made = self.tensor(x)
+        if not made.sequence and length(time) > 1 and not real(time):  # the same at all timesteps
+            sizes = [length(d) if leaves(d) in (leaves(time), leaves(batch)) else 1 for d in made.dims]
+            zeros = self.data(f"zeros along time {'x'.join(map(str, sizes))}", torch.float32, sizes, lambda host: torch.zeros(sizes))
+            once = replace(made, dims=[() if leaves(d) == leaves(time) else d for d in made.dims])
+            for own in (time, batch):
+                unite_all([own], [z for z, d in zip(zeros.dims, made.dims, strict=True) if leaves(d) == leaves(own)])
+            self.mark(zeros, time, batch)
+            return self.broadcast(self.graph.add, zeros, once)
+        made = made if made.sequence else self.spread(made)
+        self.mark(x, time, batch)
         if made.sequence:
             return made
         rest = [d for d in made.dims if leaves(d) not in (leaves(time), leaves(batch))]
@@ -678,7 +689,8 @@ class Translator:
 
 @dataclass
 class Plain:
-    """A value with its axes, and which of them each of PyTorch's axes is; those that are time and batch alone have none."""
+    """A value with its axes, and which of them each of PyTorch's axes is. Those that are time or batch have none, nor have those
+    that time or batch is a factor of."""
 
     x: Tensor
     value: Value
@@ -687,6 +699,8 @@ class Plain:
 
     def result(self, value: Value, changed: dict[int, int] | None = None, dropped: Iterable[int] = ()) -> Tensor:
         """A value of the same axes, where some have another size or are gone. They are PyTorch's numbers."""
+        if any(axis not in self.at for axis in (*(changed or {}), *dropped)):
+            raise Refused("time or batch is a factor of the axis")
         dims, axes = list(self.x.dims), list(self.axes)
         for axis, size in (changed or {}).items():
             dims[axis] = axes[self.at[axis]] = (Atom(size),)
