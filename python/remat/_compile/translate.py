@@ -563,7 +563,7 @@ class Translator:
         for i, dim in enumerate(x.dims):
             inner = without(dim, x.time(), x.batch())
             if inner is not None:
-                if len(inner) == len(leaves(dim)):
+                if not any(a.size > 1 for a in leaves(dim) if a is x.time() or a is x.batch()):
                     at[i] = len(axes)
                 axes.append(inner)
         return Plain(x, self.arrange(x, axes), axes, at)
@@ -690,7 +690,7 @@ class Translator:
 @dataclass
 class Plain:
     """A value with its axes, and which of them each of PyTorch's axes is. Those that are time or batch have none, nor have those
-    that time or batch is a factor of."""
+    that time or batch, of more than one element, is a factor of."""
 
     x: Tensor
     value: Value
