@@ -43,6 +43,8 @@ class Net(nn.Module):
 ALONG_TIME = {
     "of features": lambda m, h: h * torch.linspace(0, 1, T)[:, None] + m.inner(h),
     "of each feature": lambda m, h: h * torch.arange(T * C).reshape(T, C).sin(),
+    "that is added": lambda m, h: h + torch.linspace(0, 1, T)[:, None] + m.angles,
+    "beside padding of features": lambda m, h: F.pad(h, (2, -2)) * torch.linspace(0, 1, T)[:, None],
     "of single numbers": lambda m, h: m.inner(h).sum(-1) * torch.linspace(0, 1, T),
     "that is subtracted": lambda m, h: torch.linspace(0, 1, T)[None, :, None] - h,
     "a frozen parameter": lambda m, h: m.inner(h) * m.frozen,
@@ -86,6 +88,7 @@ SHAPES = {
     "flipped features": lambda m, h: m.inner(h.flip(-1)) * h.flip(1, 2),
     "an empty slice": lambda m, h: torch.cat([m.inner(h)[..., :C], h[..., C:]], -1),
     "padding of the first axes": lambda m, h: F.pad(h, (0, 0, 1, 0, 0, 2), value=0.5),
+    "empty tensors": lambda m, h: torch.cat([h[..., :0], h, torch.zeros(B, T, 0)], -1),
     "negative padding": lambda m, h: F.pad(h, (-1, 1, 1, -1)),
 }
 

@@ -252,6 +252,8 @@ def pad_with(t: Translator, self: Any, pad: Sequence[int], mode: str | None = No
     left, right, top, bottom = [*pad, 0, 0][:4]
     if mode != "constant":
         return bordered(t, bordered(t, self, -1, left, right, mode), -2, top, bottom, mode)
+    if not any(pad[2:]) and len(dims_of(self)) > 1 and length(dims_of(self)[-2]) > 1 and t.tensor(self).sequence:  # the axis before may be time
+        return squeeze(t, pad_with(t, unsqueeze(t, self, -2), [left, right], mode, value), -2)
     p = plain_planes(t, self, 2 if len(pad) > 2 or len(dims_of(self)) > 2 else 1)
     made = planes(p, t.graph.pad2d(p.value, [top, left], [bottom, right]), channels=False)
     if not value:

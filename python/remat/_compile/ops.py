@@ -286,6 +286,8 @@ def positions(t: Translator, one: Any, other: Any) -> Tensor | None:
     at = next((i for i, d in enumerate(x.dims) if x.sequence and x.time() in leaves(d)), None)
     if at is None or (at := at - len(x.dims)) < -len(sizes) or sizes[at] == 1:
         return None
+    if sizes[-1] == 1 < length(x.dims[-1]) and not isinstance(w, Positions):
+        return None  # a number for each timestep
     p = t.plain(x)
     if at == -1 or math.prod(sizes) != sizes[at] * sizes[-1] or len(p.axes) != 3:
         raise Refused(f"a tensor of shape {sizes} is added along time; it must be (timesteps, features)")
@@ -1451,7 +1453,7 @@ def slice_(t: Translator, self: Any, dim: int = 0, start: Any = None, end: Any =
         return every(t, self, dim, range(first, last, step))
     if isinstance(self, Stack) and dim == 0:
         return Stack(self.parts[first:last], [(Atom(last - first),), *dims[1:]])
-    if first == last and not isinstance(self, Data):
+    if first == last:
         return torch.empty(*shape(dims[:dim]), 0, *shape(dims[dim + 1 :]))
     cut = (Atom(last - first),)
     new = [*dims[:dim], cut, *dims[dim + 1 :]]
