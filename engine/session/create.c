@@ -100,7 +100,8 @@ static remat_status check_kernels(const remat_session *s) {
     for (int32_t n = 0; n < s->graph->n_nodes && s->api->runs; n++) {
         const remat_op *op = s->graph->node[n].op;
         if (s->chain.role[n] == RM_ROLE_DEAD) continue;
-        bool runs = s->api->runs(op, REMAT_FORWARD) && (s->inference || s->api->runs(op, REMAT_BACKWARD));
+        bool runs =
+            s->api->runs(op, REMAT_FORWARD) && (s->inference || op->constant || s->api->runs(op, REMAT_BACKWARD));
         REQUIRE(runs, MISSING, "the device \"%s\" has no kernel for %s yet; use the device cpu", s->api->name,
                 op->name);
     }

@@ -268,12 +268,7 @@ static remat_value enlarged(net *n, bool timed) {
 static remat_value divided(net *n) {
     remat_graph *g = n->graph;
     remat_value x = pick(n), above = remat_shift(g, remat_mul(g, x, x), 1);
-    switch (draw(7)) {
-    case 6:
-        return remat_add(g, remat_mul(g, remat_stop_gradient(g, x), pick(n)), pick(n));
-    case 5:
-        return remat_add(g, remat_mul(g, remat_sin(g, x), remat_cos(g, pick(n))),
-                         remat_mul(g, remat_erf(g, x), remat_log1p(g, remat_exp(g, remat_expm1(g, remat_tanh(g, x))))));
+    switch (draw(5)) {
     case 0:
         return remat_div(g, pick(n), remat_sqrt(g, above));
     case 1:
@@ -281,9 +276,12 @@ static remat_value divided(net *n) {
     case 2:
         return remat_div(g, param(n, 1, n->width, 1), above);
     case 3:
-        return remat_add(g, remat_log(g, above), remat_norm_root(g, remat_mul(g, above, remat_reciprocal(g, above))));
+        x = remat_add(g, remat_mul(g, remat_sin(g, x), remat_cos(g, x)),
+                      remat_expm1(g, remat_erf(g, remat_log1p(g, above))));
+        x = remat_add(g, x, remat_log(g, above));
+        return remat_add(g, x, remat_norm_root(g, remat_mul(g, above, remat_reciprocal(g, above))));
     default:
-        return remat_masked(g, pick(n), pick(n));
+        return remat_masked(g, pick(n), remat_stop_gradient(g, pick(n)));
     }
 }
 

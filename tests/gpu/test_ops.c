@@ -29,7 +29,7 @@ static void fail(const char *name, const char *wrong) {
 static bool has_kernels(const remat_op *op) {
     const rm_device_api *api = on_device_now()->api;
     if (!api->runs) return true;
-    return api->runs(op, REMAT_FORWARD) && api->runs(op, REMAT_BACKWARD);
+    return api->runs(op, REMAT_FORWARD) && (op->constant || api->runs(op, REMAT_BACKWARD));
 }
 
 static const char *run_once(const remat_op *op, rm_op_outputs *out) {
