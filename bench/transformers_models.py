@@ -11,7 +11,7 @@ batch of 2 rows. Loss and gradients are compared with PyTorch's in double precis
     refused   by remat.compile, and why
     skipped   PyTorch cannot train this tiny model: it refuses the sizes or the batch, or takes too long
 
-PYTHONPATH and REMAT_LIBRARY name the package and the library (docs/python.md). Needs torch and transformers.
+Needs build/release, or REMAT_LIBRARY, and a Python with torch and transformers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ import argparse
 import collections
 import copy
 import importlib
+import os
 import re
 import signal
+import sys
 import warnings
-
-import torch
-import transformers
-
-import remat
 
 VOCABULARY, ROWS, LENGTH = 50, 2, 9
 KINDS = {
@@ -135,6 +132,15 @@ def main():
     parser.add_argument("--model", action="append")
     parser.add_argument("--seconds", type=int, default=60, help="for each model")
     chosen = parser.parse_args()
+    global remat, torch, transformers  # --help needs none of them
+    import torch
+    import transformers
+
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.insert(0, os.path.join(root, "python"))
+    os.environ.setdefault("REMAT_LIBRARY", os.path.join(root, "build", "release", "libremat.so"))
+    import remat
+
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     signal.signal(signal.SIGALRM, stop)

@@ -176,6 +176,7 @@ script predict.py '' --shapes=a --rounds=1 --steps=1 --threads=1
 smaller ranks.py 's/H=(128|256|512)/H=16/g; s/T=[0-9]+/T=16/g' 's/ranks=8/ranks=2/'
 script python.py torch,numpy --rounds=1 --divide=100 --only=tiny
 script python.py torch,torchvision,numpy --rounds=1 --divide=100 --only=GPT
+script transformers_models.py torch,transformers,numpy --kind=CAUSAL_LM --model=GPT2LMHeadModel
 script ranks.py '' --build=build/release --tables=steps,startup --rounds=1 --steps=1 --json=out/ranks.json
 script chaos.py '' --minutes=0 --every=0.4 --hidden=8 --kinds=kill
 smaller restarts.py 's/--hidden=64/--hidden=8/'
